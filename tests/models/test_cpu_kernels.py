@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from posttrain.models.placement import placed
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from posttrain.models.cpu_kernels import BLOCK, NAME, _Attention, fast_products
+from posttrain.models.distributed import to_device
 from posttrain.models.scratch import scratch_model
 from tests.models.episodes import SCRATCH_PARAMS
 
@@ -28,7 +28,7 @@ def test_attention_is_pytorchs_with_its_gradients(length, num_kv):
 
 
 def test_rows_padded_on_the_right_need_no_mask_and_others_have_theirs(scratch_tokenizer):
-    model = placed(scratch_model(SCRATCH_PARAMS, tokenizer=scratch_tokenizer, max_context_tokens=64, seed=0)).eval()
+    model = to_device(scratch_model(SCRATCH_PARAMS, tokenizer=scratch_tokenizer, max_context_tokens=64, seed=0)).eval()
     assert model.config._attn_implementation == NAME
     ids = torch.randint(5, 60, (2, 9), generator=torch.Generator().manual_seed(1))
     for places in (slice(0, 6), slice(3, 9)):  # the real tokens of the second row
