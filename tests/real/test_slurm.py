@@ -83,7 +83,9 @@ class TestSlurmBackend(BackendContract):
     def bring_its_limit_near(self, backend, job_id):
         """SLURM's limits are whole minutes: the clock is turned, the end is SLURM's own."""
         self.wait(backend, job_id, JobState.RUNNING)
-        slurm("scontrol", "update", f"JobId={number_of(job_id)}", "EndTime=now")
+        command = ("scontrol", "update", f"JobId={number_of(job_id)}", "EndTime=now")
+        # refused within the second in which the job started: it would have no time at all
+        wait_until(lambda: subprocess.run(command, capture_output=True, check=False).returncode == 0)
 
     def test_a_job_that_heeds_the_warning_before_its_limit_is_at_its_limit_too(self, backend, folder):
         job_id = backend.submit(self.job(folder, CHECKPOINT, name="warned", time_limit_s=60))
