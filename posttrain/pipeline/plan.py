@@ -109,7 +109,7 @@ class _Planning:
             elif not open_deps:
                 fate, outs = Fate.CACHED, found[0]
         is_constant = bool((stage.meta or {}).get(CONSTANT)) or (
-            is_of_deps_alone and {*of_deps, *open_deps} <= _idle_deps(stage)
+            is_of_deps_alone and bool(touched := {*of_deps, *open_deps}) and touched <= _idle_deps(stage)
         )
         for out in stage.outs:
             md5 = outs[out.def_path] if outs else out.hash_info.value if is_constant and out.hash_info else None

@@ -187,7 +187,7 @@ def test_where_dvc_could_not_run_the_plan_says_so(root: Path):
     assert dvc(root, "repro").returncode != 0
     (root / "data/source").write_text("source 0\n")
     whole = (root / "dvc.lock").read_text()
-    (root / "dvc.lock").write_text(whole[:300])
+    (root / "dvc.lock").write_text(whole.partition("  md5: ")[0] + "  md5")  # cut within a key
     with pytest.raises(ConfigurationError, match=r"dvc\.lock"):
         read_plan(root)
     assert dvc(root, "repro").returncode != 0
