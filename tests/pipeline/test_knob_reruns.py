@@ -5,6 +5,7 @@ the stage declares, but for `select_policy_inputs`, which runs as it is.
 """
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -106,9 +107,10 @@ def other(key: str) -> Any:
 
 
 def dvc(root: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "dvc", *arguments], cwd=root, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "dvc", *arguments]
+    # not the working folder's `stages`, which an empty entry of PYTHONPATH would name
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -15,7 +15,9 @@ pytestmark = [pytest.mark.smoke, pytest.mark.needs_provenance]
 
 def test_the_demo_shows_table_verdict_and_page_and_changes_no_file(make_copy: Callable[..., Path]):
     root = make_copy()
-    settings = [part for key, value in SMALL.items() for part in ("--set", f"{key}={json.dumps(value)}")]
+    # of so few pairs some have to be held out
+    knobs = {**SMALL, "sample_preferences.num_tasks": 16, "train_reward_model.holdout_frac": 0.5}
+    settings = [part for key, value in knobs.items() for part in ("--set", f"{key}={json.dumps(value)}")]
     command = [sys.executable, "-m", "posttrain.cli.main", "demo", *settings]
     ended = subprocess.run(command, cwd=root, env=environment_of(root), capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-4000:]
