@@ -206,7 +206,7 @@ class TestKubernetesBackend(BackendContract):
     def test_a_name_that_another_has_taken_is_refused(self, backend, folder):
         spec = self.job(folder, "", name="mine")
         backend.submit(spec)
-        with pytest.raises(ConfigurationError, match="another's"):
+        with pytest.raises(ConfigurationError, match="another submitter's"):
             backend.submit(replace(spec, folder=folder / "other"))
 
     @pytest.mark.parametrize(("name", "refused"), [("a b", "a b"), ("A", "A"), ("x" * 64, "63")])
