@@ -37,7 +37,7 @@ def file(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def page(file, tmp_path_factory) -> Iterator[Page]:
     home = tmp_path_factory.mktemp("browser")
-    with opened_offline(file, home, drawn="document.querySelectorAll('.chart canvas').length === 11") as page:
+    with opened_offline(file, home, drawn="document.querySelectorAll('.chart canvas').length === 12") as page:
         yield page
 
 
@@ -95,7 +95,7 @@ def test_no_label_of_an_axis_is_cut_at_the_left(tmp_path):
         line |= {"reward_mean": -0.0125 + 0.001 * at / len(lines), "length": 0.99901 + 0.00008 * at / len(lines)}
     folder = write_reports(tmp_path / "reports", reports)
     (folder / "index.html").write_text(render_page(read_reports(folder, {}), num_failures_shown=1), encoding="utf-8")
-    drawn = "document.querySelectorAll('.chart canvas').length === 11"
+    drawn = "document.querySelectorAll('.chart canvas').length === 12"
     with opened_offline(folder / "index.html", tmp_path / "home", drawn=drawn) as page:
         page.run(
             """
@@ -110,7 +110,7 @@ def test_no_label_of_an_axis_is_cut_at_the_left(tmp_path):
             document.querySelector("#smooth").click();
             """
         )
-        labels = page.wait_for("Object.keys(labels).length === 11 && labels", "the charts drawn again")
+        labels = page.wait_for("Object.keys(labels).length === 12 && labels", "the charts drawn again")
         page.screenshot(tmp_path / "page.png")
     assert {text: left for drawn in labels.values() for text, left in drawn if left < 0} == {}
     assert any(text.startswith("-0.01") and len(text) == 7 for text, _ in labels["Reward"])
