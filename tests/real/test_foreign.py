@@ -236,7 +236,7 @@ def test_our_own_records_say_what_the_script_answered(played, tasks):
 def test_a_play_that_the_endpoint_refused_is_left_out_and_it_is_said(played, tool):
     _, other, said = compared(played, tool, (REFUSING,))
     assert other["difference"]["num_tasks"] == NUM_TASKS - 1
-    assert said.count("1 of 40 plays ended in an error or have no score: they are left out, and are no failures") == 2
+    assert said.count("1 of 40 samples ended in an error or have no score: they are left out, and are no failures") == 2
 
 
 def test_a_folder_of_lm_eval_is_its_samples(played):
