@@ -66,7 +66,7 @@ class Times:
         return [stage for stage in run if stage.name in self.committed and stage.name not in self.here]
 
     def source(self, stages: Sequence["PlannedStage"]) -> str:
-        """Whose times those of the stages are, as a line."""
+        """The line that says whose runs the times come from: this tree's or committed ones."""
         whose = ["this tree's last runs"] * any(stage.fate != "cached" and stage.name in self.here for stage in stages)
         if foreign := self._foreign(stages):
             of = f" of {', '.join(stage.name for stage in foreign)}" if whose else ""

@@ -145,7 +145,7 @@ def visible_gpus(slots: Sequence[int]) -> list[str]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Whole or not at all."""
+    """Replace the file in one step: a reader sees the old content or the new, never a part."""
     # Two threads of a run may cancel one job.
     partial = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     with open(partial, "w", encoding="utf-8", opener=private) as file:
