@@ -17,6 +17,7 @@ from scipy.sparse import hstack
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
+from threadpoolctl import threadpool_limits
 
 from posttrain.data.resampling.cells import opening_text, steps_of
 from posttrain.data.schemas import TrajectoryRow
@@ -68,7 +69,8 @@ class Space:
         self.fitted_points: NDArray[np.float64] = np.ones((num_rows, 1))
         if num_components >= 1:
             self._svd = TruncatedSVD(num_components, algorithm="randomized", n_iter=5, random_state=seed)
-            self.fitted_points = normalize(self._svd.fit_transform(both))
+            with threadpool_limits(1):  # BLAS rounds the factors by its number of threads, and a coreset follows
+                self.fitted_points = normalize(self._svd.fit_transform(both))
 
     def points(self, conversations: Sequence[Sequence[Message]]) -> NDArray[np.float64]:
         """Unit vectors, shape (N, D); for the fitted conversations equal to `fitted_points` up to
@@ -76,7 +78,8 @@ class Space:
         if self._svd is None or not conversations:
             return np.ones((len(conversations), self.fitted_points.shape[1]))
         asked, done = self._texts.transform(_asked(conversations)), self._steps.transform(_done(conversations))
-        points: NDArray[np.float64] = normalize(self._svd.transform(hstack([asked, done]).tocsr()))
+        with threadpool_limits(1):
+            points: NDArray[np.float64] = normalize(self._svd.transform(hstack([asked, done]).tocsr()))
         return points
 
 
