@@ -1,5 +1,4 @@
-"""`posttrain run`, `plan`, `summary`, `verify` and `merge-driver`: the pipeline and its
-`dvc.lock`."""
+"""`posttrain run`, `plan`, `summary` and `verify`: the pipeline and its `dvc.lock`."""
 
 import os
 import sys
@@ -87,10 +86,6 @@ def add_pipeline(commands: Commands) -> None:
     command.add_argument("--json", dest="as_json", action="store_true", help="with --gpu: in bytes, as one object")
     add_command(commands, "summary", summary)
     add_command(commands, "verify", verify)
-    command = add_command(commands, "merge-driver", merge_driver)
-    command.add_argument("path", help="the file's path in the tree")
-    for side in ("base", "ours", "theirs"):
-        command.add_argument(side, type=Path, help="a copy of it, made by git")
 
 
 def run(targets: Sequence[str]) -> None:
@@ -268,15 +263,6 @@ def summary() -> None:
     refuse_unrecorded([reports / "evaluate" / f"{policy}.json" for policy in POLICIES], Path("dvc.lock"))
     print(f"{summary_table(reports)}\n{origin_of_figures(reports)}")
     print(write_run_page(Path()))
-
-
-def merge_driver(path: str, base: Path, ours: Path, theirs: Path) -> None:
-    """Merge dvc.lock or results for git, which `make setup` configures. Exits with 1 where git's
-    own merge has to follow."""
-    from posttrain.pipeline.merge_driver import merge_file
-
-    if not merge_file(path, base, ours, theirs, _warn):
-        raise SystemExit(1)
 
 
 def _warn(line: str) -> None:
