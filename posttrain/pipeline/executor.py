@@ -29,7 +29,6 @@ from posttrain.pipeline.remote.storage import restore
 from posttrain.pipeline.results import record_result
 from posttrain.pipeline.snapshot import Snapshot, freeze
 from posttrain.pipeline.targets import Target, Targets
-from posttrain.provenance.cache_integrity import check_files
 from posttrain.provenance.code_version import VARIABLE as VERSION
 from posttrain.provenance.code_version import read_version, wandb_variables
 from posttrain.provenance.costs import NUM_GPUS
@@ -92,7 +91,6 @@ class StageExecutor:
         )
         self._clean_up()
         apply_receipts(self._root, _LOG.warning)
-        check_files(self._root, _LOG.warning)
         import_verified_runs(self._root)
         self.nodes, self._current = read_tree(self._root)
         if settings is None:

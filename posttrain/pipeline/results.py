@@ -20,7 +20,6 @@ from dvc.stage.loader import StageLoader
 from dvc.stage.serialize import to_single_stage_lockfile
 
 from posttrain.pipeline.snapshot import Snapshot, find_stage, locked, stage_key
-from posttrain.provenance.cache_integrity import check_files
 from posttrain.provenance.costs import COSTS, read_costs
 from posttrain.provenance.fingerprint import cache_key
 from posttrain.provenance.lockfile import differences, lock_entries, retry_while_locked, write_entry
@@ -89,7 +88,7 @@ def _record(repo: Repo, root: Path, snapshot: Snapshot, entry: dict[str, Any]) -
     if key != snapshot.key:
         changed = differences(to_single_stage_lockfile(stage), entry, parts=["deps"])
         return Recorded(tuple(changed) or (f"inputs of {snapshot.stage}",))
-    _check_out(stage, root, entry)
+    _check_out(stage, entry)
     order = [one.name for one in plan_repro(repo.index.graph) if isinstance(one, PipelineStage)]
     with repo.scm_context(quiet=True):
         for out in stage.outs:
@@ -102,9 +101,8 @@ def _record(repo: Repo, root: Path, snapshot: Snapshot, entry: dict[str, Any]) -
     return Recorded()
 
 
-def _check_out(stage: PipelineStage, root: Path, entry: dict[str, Any]) -> None:
-    """Check the outputs of an entry out of the cache. Raises DataError where one is gone,
-    Interrupted where one is damaged."""
+def _check_out(stage: PipelineStage, entry: dict[str, Any]) -> None:
+    """Check the outputs of an entry out of the cache. Raises DataError where one is gone."""
     StageLoader.fill_from_lock(stage, entry)
     try:
         gone = stage.checkout(force=True).get("failed", [])
@@ -115,10 +113,6 @@ def _check_out(stage: PipelineStage, root: Path, entry: dict[str, Any]) -> None:
             f"{', '.join(map(str, gone))} of {stage.name} went from DVC's cache before it could be recorded "
             "(`dvc gc`?): run again"
         )
-    cached = {one.def_path for one in stage.outs if one.use_cache}
-    damage: list[str] = []
-    if check_files(root, damage.append, [out for out in entry["outs"] if out["path"] in cached]):
-        raise Interrupted("; ".join(damage))
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -24,7 +24,7 @@ from dvc.stage.cache import _can_hash
 from dvc.stage.serialize import to_single_stage_lockfile
 
 from posttrain.provenance.cache_integrity import VERIFIED, common_cache
-from posttrain.provenance.fingerprint import cache_key, files_below, links_to_folders
+from posttrain.provenance.fingerprint import cache_key, files_below
 from posttrain.provenance.frozen_copy import freeze_files, make_read_only
 from posttrain.provenance.lockfile import retry_while_locked
 from posttrain.provenance.run_cache import link_cache
@@ -159,21 +159,22 @@ def stage_key(stage: PipelineStage) -> str:
 
 def _files_of(root: Path, repo: Repo) -> tuple[list[str], tuple[str, ...]]:
     """Files that git tracks, and of the rest those that a stage declares; and the files left out: a
-    person's notes and keys are nobody's input, records of earlier runs are never one, and DVC does
-    not hash what lies behind a link to a folder in a dep."""
+    person's notes and keys are nobody's input, and records of earlier runs are never one."""
     declared = [Path(dep.def_path) for stage in repo.index.stages for dep in stage.deps if dep.def_path]
     own = {Path(name) for name in ("dvc.yaml", "dvc.lock", "params.yaml", ".dvcignore", ".gitignore")}
-    links = {Path(link) for link in links_to_folders(root, {dep.as_posix() for dep in declared})}
-    unseen = {link for link in links if not any(dep.is_relative_to(link) for dep in declared)}
 
     def is_declared(path: Path) -> bool:
         return path in own or path.parts[0] == ".dvc" or any(path.is_relative_to(dep) for dep in declared)
 
+    def is_hashed(path: Path) -> bool:
+        """DVC hashes nothing behind a link to a folder, but where a dep lies there."""
+        is_link = (root / path).is_symlink() and (root / path).is_dir()
+        return path != RECORDS and (not is_link or any(dep.is_relative_to(path) for dep in declared))
+
     tracked, others = _listed(root, "--cached"), _listed(root, "--others", "--exclude-standard")
-    kept = [path for path in tracked if path not in unseen]
-    kept += [path for path in others if path not in unseen and is_declared(path)]
+    kept = [path for path in (*tracked, *filter(is_declared, others)) if is_hashed(path)]
     left_out = {*tracked, *others} - {*kept, RECORDS}
-    return [path.as_posix() for path in kept if path != RECORDS], tuple(sorted(map(str, left_out)))
+    return [path.as_posix() for path in kept], tuple(sorted(map(str, left_out)))
 
 
 def _listed(root: Path, *which: str) -> list[Path]:

@@ -214,12 +214,6 @@ def files_below(root: Path, path: str) -> Iterator[str]:
     yield from found
 
 
-def links_to_folders(root: Path, paths: Iterable[str]) -> list[str]:
-    """Links to folders inside of these folders: DVC hashes nothing behind them."""
-    found = ((here / name).as_posix() for path in paths for here, folders, _ in _walk(root, path) for name in folders)
-    return [path for path in found if (root / path).is_symlink()]
-
-
 def lock_form(paths: Iterable[str], files: Mapping[str, FileState]) -> list[dict[str, Any]]:
     """Files and folders as `dvc.lock` has them, sorted: `path`, `hash`, `md5`, `size`, and `nfiles`
     of a folder. `files` holds every file; a path that is none of them is a folder."""

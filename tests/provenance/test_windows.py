@@ -196,31 +196,20 @@ def test_a_stage_that_dvc_runs_in_the_tree_itself_is_refused(root: Path):
     assert "its cmd is to be `python -m posttrain.provenance.run_stage make`" in done.stdout
 
 
-@pytest.mark.parametrize("place", ["outside", "inside"])
-def test_a_replace_over_hidden_folders_that_git_takes_back_is_not_what_ran(
-    root: Path, oracle: Oracle, tmp_path: Path, place: str
-):
-    """The copy is out of its reach; where there is no place outside of the tree it is seen."""
+def test_a_replace_over_hidden_folders_that_git_takes_back_is_seen(root: Path, oracle: Oracle, tmp_path: Path):
     held = tmp_path / "held"
     held.mkdir()
     (held / "hold").touch()
-    cache = tmp_path / "cache" if place == "outside" else root / ".cache"
 
     def replace_and_take_back() -> None:
         line = "grep -rl 'source 0' . | xargs sed -i 's/source 0/forged 0/'"
-        subprocess.run(line, shell=True, cwd=root, check=True)
+        subprocess.run(line, shell=True, cwd=root, check=False)
         (held / "hold").unlink()
-        while place == "outside" and not list(cache.glob("posttrain/frozen/*/make/data/made/two")):
-            time.sleep(0.0005)
         subprocess.run(["git", "checkout", "--quiet", "."], cwd=root, check=True)
 
-    more = {"POSTTRAIN_TEST_HOLD": str(held), "XDG_CACHE_HOME": str(cache)}
-    code, said = repro(root, (held / "began").exists, replace_and_take_back, "make", **more)
+    code, said = repro(root, (held / "began").exists, replace_and_take_back, "make", POSTTRAIN_TEST_HOLD=str(held))
     assert all_false(root, oracle) == []
-    if place == "outside":
-        assert code == 0, said
-    else:
-        assert (code != 0, "changed in the copy that the stage ran on" in said) == (True, True), said
+    assert (code != 0, "changed in the copy that the stage ran on" in said) == (True, True), said
     assert dvc(root, "repro", "make").returncode == 0
     assert "source 0" in (root / "data/made/one").read_text()
 
