@@ -32,9 +32,8 @@ def is_snapshot(environment: Mapping[str, str]) -> bool:
 def stage_environment(folder: Path, environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """Environment of a stage that runs in `folder`: its code comes from there and from no other
     tree, however Python's path was set, and relative paths in our own variables and WANDB_DIR still
-    lead to their files. W&B's runs lie below the state folder. Hugging Face's bars are off: a stage
-    prints its own progress. No bytecode is written beside the code: an edit of it would run, and
-    its source look untouched."""
+    lead to their files. Hugging Face's bars are off: a stage prints its own progress. No bytecode
+    is written beside the code: an edit of it would run, and its source look untouched."""
     given = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", **(os.environ if environment is None else environment)}
     given["PYTHONDONTWRITEBYTECODE"] = "1"
     given["WANDB_DIR"] = given.get("WANDB_DIR") or str(folder.resolve() / STATE_DIR)
@@ -45,16 +44,9 @@ def stage_environment(folder: Path, environment: Mapping[str, str] | None = None
         at, path = ("@", value[1:]) if value.startswith("@") else ("", value)
         if not path or Path(path).is_absolute():
             continue
-        if name == "WANDB_DIR" or (name.startswith("POSTTRAIN_") and (_is_there(path) or Path(path).parent.name)):
+        if name == "WANDB_DIR" or (name.startswith("POSTTRAIN_") and (os.path.exists(path) or Path(path).parent.name)):
             given[name] = at + str(Path(path).absolute())
     return given
-
-
-def _is_there(path: str) -> bool:
-    try:
-        return Path(path).exists()
-    except (OSError, ValueError):  # too long for a name, or with a zero in it: it is none
-        return False
 
 
 def foreign_modules(loaded: Mapping[str, object], folder: Path) -> tuple[str, ...]:

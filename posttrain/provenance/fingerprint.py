@@ -200,17 +200,10 @@ def stat_of(status: os.stat_result) -> tuple[int, int, int, int]:
 
 def files_below(root: Path, path: str) -> Iterator[str]:
     """The file itself, or all files of the folder as DVC sees them, sorted: links to folders in it
-    are not followed. Raises ConfigurationError where a link leads to nothing, which DVC cannot
-    hash."""
+    are not followed."""
     found = [path]
     if (root / path).is_dir():
         found = sorted((here / name).as_posix() for here, _, files in _walk(root, path) for name in files)
-    for file in found:
-        if (root / file).is_symlink() and not os.path.exists(root / file):
-            raise ConfigurationError(
-                f"{file} is a link that leads nowhere, or to itself: DVC hashes what a link leads to, and finds "
-                "nothing. Remove it, put back what it leads to, or name it in .dvcignore"
-            )
     yield from found
 
 

@@ -107,14 +107,6 @@ def test_the_last_commits_lock_is_put_back_where_there_is_no_other(root: Path):
     assert "the last commit's" in said[0]
 
 
-def test_a_lock_that_a_person_is_merging_is_left_alone(root: Path):
-    text = (root / "dvc.lock").read_text()
-    merging = f"<<<<<<< HEAD\n{text}=======\n{text}>>>>>>> other\n"
-    (root / "dvc.lock").write_text(merging)
-    apply_receipts(root, str)
-    assert (root / "dvc.lock").read_text() == merging
-
-
 def test_our_writer_is_dvcs_to_the_byte_and_leaves_the_old_or_the_new_file(root: Path):
     before = (root / "dvc.lock").read_text()
     write_entry(root, "make", lock_entries(root)["make"])
