@@ -176,8 +176,7 @@ def _stages(number: int) -> str:
 
 def verify() -> None:
     """Check dvc.lock and repair it: each entry must name what its stage really read, and be made by
-    a run. Exits with 75 where one was corrected, with 65 where one was made by no run or by one
-    with modules from outside of the tree."""
+    a run. Exits with 75 where one was corrected, with 65 where one was made by no run."""
     _verify_lock()
     if lines := _unproven_lines():
         raise DataError("\n".join(lines))
@@ -186,19 +185,11 @@ def verify() -> None:
 def _unproven_lines() -> list[str]:
     from posttrain.provenance.run_records import RECORDS, unproven
 
-    found = unproven(Path.cwd())
-    lines = [
+    return [
         f"{stage}: {RECORDS} has no run with the inputs and outputs of its entry in dvc.lock (a `dvc commit`, an "
         f"output written by hand, or a lost record), so its result is unproven. `dvc repro -f {stage}` makes it again"
-        for stage in found.unknown
+        for stage in unproven(Path.cwd())
     ]
-    lines += [
-        f"{stage} ran with {', '.join(names)} from outside of the tree and of the installed packages, so its inputs "
-        "are not all recorded. Take the folder off Python's path (PYTHONPATH, a .pth file) and run "
-        f"`dvc repro -f {stage}`"
-        for stage, names in found.foreign.items()
-    ]
-    return lines
 
 
 def _verify_lock() -> None:

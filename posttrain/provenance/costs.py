@@ -12,7 +12,6 @@ import math
 import os
 import platform
 import re
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -20,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.provenance.code_version import VARIABLE as VERSION
-from posttrain.provenance.environment import foreign_modules
 from posttrain.provenance.lockfile import replace_file
 from posttrain.runtime.state import STATE_DIR, private
 
@@ -43,9 +41,7 @@ class Cost:
     and its imports; `earlier_s`: attempts before it that were preempted or killed. `is_resumed`: it
     went on from what an earlier run had left, `resumed_at` after which steps. `at`: its end, in
     seconds since 1970. `version`: `str` of `code_version.Version`. `key` names what it read and
-    made, `knobs` its command and knobs (`run_records.py`); empty of a run that was not recorded.
-    `foreign`: modules from elsewhere than the frozen copy and what is installed
-    (`environment.py`)."""
+    made, `knobs` its command and knobs (`run_records.py`); empty of a run that was not recorded."""
 
     stage: str
     seconds: float
@@ -61,7 +57,6 @@ class Cost:
     num_gpus: int = 0
     key: str = ""
     knobs: str = ""
-    foreign: tuple[str, ...] = ()
 
     @property
     def all_s(self) -> float:
@@ -143,7 +138,6 @@ def measured_cost(
         processor=processor_kind(),
         num_threads=num_threads,
         num_gpus=num_gpus_here(os.environ),
-        foreign=foreign_modules(sys.modules, Path.cwd()),
     )
 
 
@@ -218,7 +212,6 @@ _READERS: Mapping[Any, Callable[[Any], Any]] = {
     float: _positive,
     bool: lambda value: value is True,
     tuple[int, ...]: lambda values: tuple(map(int, values)),
-    tuple[str, ...]: lambda values: tuple(map(str, values)),
 }
 _FIELDS = {field.name: _READERS[field.type] for field in fields(Cost)}
 
