@@ -7,8 +7,7 @@ export DO_NOT_TRACK := 1
 help:  ## print the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(BIN)/.installed  ## make .venv, install the locked dependencies, and tell git how to merge results
-	@git config merge.posttrain.driver "'$(CURDIR)/$(BIN)/posttrain' merge-driver %P %O %A %B || git merge-file --marker-size %L -L ours -L base -L theirs %A %O %B" 2>/dev/null || true
+setup: $(BIN)/.installed  ## make .venv and install the locked dependencies
 
 $(BIN)/.installed: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv

@@ -1,12 +1,12 @@
 """Tries to falsify `dvc.lock`: an entry must never bind a result to inputs that it was not made
 from.
 
-`python -m benchmarks.falsify edits|reaches|unseen|kills|together|flips [--num N] [--seed S]
+`python -m benchmarks.falsify edits|reaches|kills|together|flips [--num N] [--seed S]
 [--jobs J] [--json FILE]`. All but kills are of the toy tree in `benchmarks/toy_tree.py`, run by
 `dvc repro` and by the `StageExecutor` of flows; kills are of the whole graph of this repository
 with knobs so small that it takes a minute. `reaches` are edits of what lies outside of the inputs:
-the copy, a shared cache, dvc.lock. `unseen` edits are those that DVC does not see. `together` kills
-DVC, its watchdog and the stage in one moment. Ends with 1 where anything false survived.
+the copy, a shared cache, dvc.lock. `together` kills DVC, its watchdog and the stage in one moment.
+Ends with 1 where anything false survived.
 
 `edits --no-receipts` tests the trials themselves: nobody compares receipts with `dvc.lock`, so
 false entries must be found.
@@ -23,12 +23,11 @@ from benchmarks.falsify.flips import try_flips
 from benchmarks.falsify.kills import try_kills
 from benchmarks.falsify.reaches import try_reaches
 from benchmarks.falsify.together import try_together
-from benchmarks.falsify.unseen import try_unseen
 
 
 def main() -> None:
     parser = argparse.ArgumentParser("benchmarks.falsify", description=__doc__)
-    parser.add_argument("what", choices=["edits", "reaches", "unseen", "kills", "together", "flips"])
+    parser.add_argument("what", choices=["edits", "reaches", "kills", "together", "flips"])
     parser.add_argument("--num", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1, help="of edits, beside each other")
@@ -61,10 +60,6 @@ def main() -> None:
                 f"{len(trials)} kills: {len(trials) - len(bad)} reached the same bytes; "
                 f"{dict(Counter(one['moment'] for one in trials))}"
             )
-        case "unseen":
-            trials = try_unseen(given.num, given.seed)
-            bad = [one for one in trials if one["false"] or one["again"][-1] or not one["is_current"]]
-            print(f"{len(trials)} edits that DVC does not see: {len(bad)} left something false, or not up to date")
         case "together":
             trials = try_together(given.num, given.seed)
             bad = [one for one in trials if one["false"] or one["again"] or one["left"]]

@@ -1,7 +1,6 @@
 """Edits of more than one input: replaces over hidden folders, trees that git restores under a
 running stage, two clones with one cache, entries that no run made."""
 
-import configparser
 import contextlib
 import os
 import random
@@ -22,7 +21,7 @@ from posttrain.provenance.cache_integrity import VERIFIED, cache_folder, common_
 from posttrain.provenance.fingerprint import load_as_dvc
 from posttrain.provenance.lockfile import lock_entries
 
-KINDS = ("replace", "replace", "clones", "clones, watchdog killed", "commit", "hand-written", "foreign path")
+KINDS = ("replace", "replace", "clones", "clones, watchdog killed", "commit", "hand-written")
 _REPLACES = {
     "grep | sed": 'grep -rl "= \'{old}" . | xargs sed -i "s/= \'{old}/= \'{new}/"',
     "find -exec": "find . -name '*.py' -exec sed -i \"s/= '{old}/= '{new}/\" {{}} +",
@@ -66,9 +65,8 @@ class Reaches:
         self._write(root, old)
         self._oracle.learn_words(new)
         commit(root, old)
-        name, is_inside = self._random.choice(list(_REPLACES)), self._random.random() < 0.5
-        more = {"XDG_CACHE_HOME": str(root / ".cache")} if is_inside else {}
-        process = self._start(root, **more)
+        name = self._random.choice(list(_REPLACES))
+        process = self._start(root)
         _wait(process, (root / ".posttrain/frozen/make").exists)
         time.sleep(self._random.uniform(0.0, 1.0))
         is_in_time = process.poll() is None
@@ -82,7 +80,7 @@ class Reaches:
         first = self._false(root)
         again = dvc(root, "repro", "make")
         return {
-            "what": f"{name}, copy {'inside' if is_inside else 'outside'}",
+            "what": name,
             "in_time": is_in_time,
             "first": process.returncode,
             "seen": "changed in the copy" in said,
@@ -114,22 +112,17 @@ class Reaches:
         }
 
     def _unproven(self, kind: str) -> dict[str, Any]:
-        """An entry that no run made, or one that more than the tree made: `posttrain verify` names
-        it, and is content when the stage has been run again."""
-        root, more = self._here, {}
+        """An entry that no run made: `posttrain verify` names it, and is content when the stage has
+        been run again."""
+        root = self._here
         if kind == "commit":
             what = self._random.choice(["ours/words.py", "data/source", "seed"])
             self._edit(root, what)
             dvc(root, "commit", "--force", "make")
-        elif kind == "hand-written":
+        else:
             what = self._random.choice(["data/made/one", "data/made/two"])
             (root / what).write_text(f"forged {self._next()}")
             dvc(root, "commit", "--force", "make")
-        else:
-            what = self._random.choice(["sitecustomize.py", "helper.pth", "configparser.py"])
-            self._edit(root, "data/source")
-            more = _foreign_path(Path(tempfile.mkdtemp(dir=root.parent)), what)
-            dvc(root, "repro", "make", **more)
         verified = _verify(root)
         again = dvc(root, "repro", "--force", "make")
         code = _verify(root).returncode
@@ -214,21 +207,6 @@ def _edit_in_place(root: Path, old: str, new: str) -> None:
             with contextlib.suppress(OSError, UnicodeDecodeError):
                 if name.endswith(".py") and old in (text := path.read_text()):
                     path.write_text(text.replace(old, new))
-
-
-def _foreign_path(folder: Path, what: str) -> dict[str, str]:
-    """Variables under which Python loads a module of `folder`: at its start, by a `.pth` file, or
-    in place of its own."""
-    texts = {
-        "sitecustomize.py": "FOREIGN = True\n",
-        "helper.pth": f"import site\nsite.addsitedir({str(folder / 'more')!r})\n",
-        "configparser.py": Path(configparser.__file__).read_text(),
-    }
-    (folder / "more").mkdir()
-    (folder / "more/helper.pth").write_text("import helper\n")
-    (folder / "more/helper.py").write_text("FOREIGN = True\n")
-    (folder / what.replace("helper.pth", "sitecustomize.py")).write_text(texts[what])
-    return {"PYTHONPATH": os.pathsep.join([str(folder), str(REPOSITORY)])}
 
 
 def try_reaches(num: int, seed: int) -> list[dict[str, Any]]:

@@ -13,11 +13,11 @@ from typing import Any
 import psutil
 
 from benchmarks.falsify.trials import show
-from benchmarks.falsify.unseen import VERIFY
 from benchmarks.toy_tree import Oracle, dvc, environment, make_tree
 from posttrain.provenance.lockfile import lock_entries, read_entries
 
 RWLOCK = ".dvc/tmp/rwlock"
+VERIFY = [sys.executable, "-m", "posttrain.cli.main", "verify"]
 
 
 def try_together(num: int, seed: int) -> list[dict[str, Any]]:

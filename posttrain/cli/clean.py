@@ -125,10 +125,10 @@ def _collect_garbage() -> None:
 
 
 def _remove_checkpoints() -> None:
-    from posttrain.provenance.old_checkpoints import CheckpointLimits, remove_old_checkpoints
+    from posttrain.provenance.old_checkpoints import remove_old_checkpoints
 
     for stage in CHECKPOINTS.iterdir() if CHECKPOINTS.is_dir() else ():
-        remove_old_checkpoints(stage, CheckpointLimits(0.0, 0.0), keep=Path())
+        remove_old_checkpoints(stage, max_gb=0.0, keep=Path())
 
 
 def _remove_jobs() -> None:

@@ -36,7 +36,7 @@ GROUPS = {
     "Models": "train evaluate get-model export export-gguf serve",
     "Worlds": "check-world demo",
     "Housekeeping": "jobs clean",
-    "For make and git": "export-served merge-driver",
+    "For make": "export-served",
 }
 
 

@@ -1,5 +1,4 @@
-"""`posttrain run`, `plan`, `summary`, `verify` and `merge-driver`: the pipeline and its
-`dvc.lock`."""
+"""`posttrain run`, `plan`, `summary` and `verify`: the pipeline and its `dvc.lock`."""
 
 import os
 import sys
@@ -22,57 +21,28 @@ _MAX_CHANGES = 4
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """About how long stages take, by name, in seconds: by their last runs in this tree, and by the
-    committed runs of the machine `whose`, up to `spread` times as long here, or as much less.
-    `cut_short`: those with a run that was killed, which goes on where its inputs are the same.
-    `look_s`: what DVC takes to load and to compare the tree, once a run."""
+    """About how long stages take, by name, in seconds. `cut_short`: those with a run that was
+    killed, which goes on where its inputs are the same. `look_s`: what DVC takes to load and to
+    compare the tree, once a run."""
 
-    here: Mapping[str, float]
-    committed: Mapping[str, float]
-    whose: str
+    seconds: Mapping[str, float]
     cut_short: frozenset[str] = frozenset()
     look_s: float = 0.0
-    spread: float = 1.0
 
     def of(self, stage: "PlannedStage") -> float | None:
         """Seconds of a stage, with DVC's share; None where no run of it is known."""
         if stage.fate == "cached":
             return _DVC_S
-        seconds = self.here.get(stage.name, self.committed.get(stage.name))
+        seconds = self.seconds.get(stage.name)
         return None if seconds is None else seconds + _DVC_S
 
-    def sum(self, stages: Sequence["PlannedStage"]) -> str:
-        """`12 min`, `over 3 min` where some stage's is not known, else `?`; `6 min to 24 min` by a
-        machine of another kind."""
-        return self._about(stages, 0.0)
-
-    def total(self, stages: Sequence["PlannedStage"]) -> str:
-        """The same of a run of these stages, from the command to its end."""
-        return self._about(stages, self.look_s)
-
-    def _about(self, stages: Sequence["PlannedStage"], more_s: float) -> str:
+    def sum(self, stages: Sequence["PlannedStage"], more_s: float = 0.0) -> str:
+        """`12 min`, `over 3 min` where some stage's is not known, else `?`."""
         from posttrain.provenance.eta import duration
 
-        found = {stage: self.of(stage) for stage in stages}
-        known = {stage: seconds for stage, seconds in found.items() if seconds is not None}
-        foreign_s = sum(known.get(stage, 0.0) for stage in self._foreign(stages))
-        own_s = sum(known.values()) - foreign_s + more_s
-        ends = dict.fromkeys(duration(own_s + foreign_s * factor) for factor in (1 / self.spread, self.spread))
-        return f"{'over ' * (len(known) < len(found))}{' to '.join(ends)}" if known else "?"
-
-    def _foreign(self, stages: Sequence["PlannedStage"]) -> list["PlannedStage"]:
-        """Stages whose times are of committed runs."""
-        run = [stage for stage in stages if stage.fate != "cached"]
-        return [stage for stage in run if stage.name in self.committed and stage.name not in self.here]
-
-    def source(self, stages: Sequence["PlannedStage"]) -> str:
-        """The line that says whose runs the times come from: this tree's or committed ones."""
-        whose = ["this tree's last runs"] * any(stage.fate != "cached" and stage.name in self.here for stage in stages)
-        if foreign := self._foreign(stages):
-            of = f" of {', '.join(stage.name for stage in foreign)}" if whose else ""
-            other = f"; this machine is of another kind, {self.spread:g} times as fast or slow at most"
-            whose.append(f"the committed runs{of} ({self.whose}{other * (self.spread > 1)})")
-        return f"times by {' and '.join(whose)}" if whose else "nothing has run here that would say how long it takes"
+        found = [self.of(stage) for stage in stages]
+        known = [seconds for seconds in found if seconds is not None]
+        return f"{'over ' * (len(known) < len(found))}{duration(sum(known) + more_s)}" if known else "?"
 
 
 def add_pipeline(commands: Commands) -> None:
@@ -87,10 +57,6 @@ def add_pipeline(commands: Commands) -> None:
     command.add_argument("--json", dest="as_json", action="store_true", help="with --gpu: in bytes, as one object")
     add_command(commands, "summary", summary)
     add_command(commands, "verify", verify)
-    command = add_command(commands, "merge-driver", merge_driver)
-    command.add_argument("path", help="the file's path in the tree")
-    for side in ("base", "ours", "theirs"):
-        command.add_argument(side, type=Path, help="a copy of it, made by git")
 
 
 def run(targets: Sequence[str]) -> None:
@@ -121,11 +87,9 @@ def plan(targets: Sequence[str], gpu: float | None, params: Path, model: Path | 
     if gpu is None:
         if model is not None or as_json or params != Path("params.yaml"):
             raise ConfigurationError("--params, --model and --json belong to --gpu GIB")
-        from posttrain.provenance.cache_integrity import check_files
         from posttrain.provenance.receipts import apply_receipts
 
         apply_receipts(Path(), _warn)  # repairs what a killed dvc has left
-        check_files(Path(), _warn, remove_damaged=False)
         print(plan_text(*read_checked_plan(targets)))
         return
     if not 0 < gpu < 1e6 or targets:
@@ -160,8 +124,7 @@ def read_times(root: Path) -> Times:
         for path in folders
         if has_work(path) and path.stat().st_mtime > ended.get(path.parent.name, 0.0)
     }
-    found = read_forecast(root)
-    return Times(found.here, found.committed, found.whose, frozenset(cut_short), spread=found.spread)
+    return Times(read_forecast(root), frozenset(cut_short))
 
 
 def plan_text(stages: Sequence["PlannedStage"], times: Times) -> str:
@@ -179,8 +142,8 @@ def plan_text(stages: Sequence["PlannedStage"], times: Times) -> str:
             f"{stage.name:<{width}}  {stage.fate:<6} {times.sum([stage]):>{times_width}}  {_reason(stage)}{goes_on}"
         )
     lines += [f"up to date: {', '.join(current)}"] * bool(current)
-    counts = f"{len(coming)} of {_stages(len(stages))}{_in_brackets(times.total(coming))}: {_shares(coming, times)}"
-    return "\n".join([*lines, counts, times.source(coming)])
+    total = _in_brackets(times.sum(coming, times.look_s))
+    return "\n".join([*lines, f"{len(coming)} of {_stages(len(stages))}{total}: {_shares(coming, times)}"])
 
 
 def _reason(stage: "PlannedStage") -> str:
@@ -213,8 +176,7 @@ def _stages(number: int) -> str:
 
 def verify() -> None:
     """Check dvc.lock and repair it: each entry must name what its stage really read, and be made by
-    a run. Exits with 75 where an entry was corrected or a damaged output removed, and with 65 where
-    an entry was made by no run, or by one with modules from outside of the tree."""
+    a run. Exits with 75 where one was corrected, with 65 where one was made by no run."""
     _verify_lock()
     if lines := _unproven_lines():
         raise DataError("\n".join(lines))
@@ -223,28 +185,18 @@ def verify() -> None:
 def _unproven_lines() -> list[str]:
     from posttrain.provenance.run_records import RECORDS, unproven
 
-    found = unproven(Path.cwd())
-    lines = [
+    return [
         f"{stage}: {RECORDS} has no run with the inputs and outputs of its entry in dvc.lock (a `dvc commit`, an "
         f"output written by hand, or a lost record), so its result is unproven. `dvc repro -f {stage}` makes it again"
-        for stage in found.unknown
+        for stage in unproven(Path.cwd())
     ]
-    lines += [
-        f"{stage} ran with {', '.join(names)} from outside of the tree and of the installed packages, so its inputs "
-        "are not all recorded. Take the folder off Python's path (PYTHONPATH, a .pth file) and run "
-        f"`dvc repro -f {stage}`"
-        for stage, names in found.foreign.items()
-    ]
-    return lines
 
 
 def _verify_lock() -> None:
-    from posttrain.provenance.cache_integrity import check_files
     from posttrain.provenance.receipts import apply_receipts
     from posttrain.provenance.run_cache import import_verified_runs, remove_unrecorded_runs
 
     corrected = apply_receipts(Path.cwd(), _warn)
-    removed = check_files(Path.cwd(), _warn)
     if corrected:
         raise Interrupted(
             f"{', '.join(corrected)}: recorded with inputs that were edited during the run, now corrected. Run "
@@ -252,8 +204,6 @@ def _verify_lock() -> None:
         )
     remove_unrecorded_runs(Path.cwd())
     import_verified_runs(Path.cwd())
-    if removed:
-        raise Interrupted(f"{', '.join(removed)} had come out of DVC's cache damaged: run `dvc repro`")
 
 
 def summary() -> None:
@@ -268,15 +218,6 @@ def summary() -> None:
     refuse_unrecorded([reports / "evaluate" / f"{policy}.json" for policy in POLICIES], Path("dvc.lock"))
     print(f"{summary_table(reports)}\n{origin_of_figures(reports)}")
     print(write_run_page(Path()))
-
-
-def merge_driver(path: str, base: Path, ours: Path, theirs: Path) -> None:
-    """Merge dvc.lock or results for git, which `make setup` configures. Exits with 1 where git's
-    own merge has to follow."""
-    from posttrain.pipeline.merge_driver import merge_file
-
-    if not merge_file(path, base, ours, theirs, _warn):
-        raise SystemExit(1)
 
 
 def _warn(line: str) -> None:

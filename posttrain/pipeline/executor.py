@@ -29,7 +29,6 @@ from posttrain.pipeline.remote.storage import restore
 from posttrain.pipeline.results import record_result
 from posttrain.pipeline.snapshot import Snapshot, freeze
 from posttrain.pipeline.targets import Target, Targets
-from posttrain.provenance.cache_integrity import check_files
 from posttrain.provenance.code_version import VARIABLE as VERSION
 from posttrain.provenance.code_version import read_version, wandb_variables
 from posttrain.provenance.costs import NUM_GPUS
@@ -92,7 +91,6 @@ class StageExecutor:
         )
         self._clean_up()
         apply_receipts(self._root, _LOG.warning)
-        check_files(self._root, _LOG.warning)
         import_verified_runs(self._root)
         self.nodes, self._current = read_tree(self._root)
         if settings is None:
@@ -100,7 +98,7 @@ class StageExecutor:
         self._recorded: set[str] = set()
         self._writes = threading.Lock()  # DVC allows one at a time in a folder
         self._stopped = threading.Event()
-        self._has_run_jobs = self._has_warned = False
+        self._has_run_jobs = False
         self._num_running, self._is_idle = 0, threading.Condition()
 
     @property
@@ -180,12 +178,6 @@ class StageExecutor:
         try:
             with self._writes:  # no result is recorded while the tree is copied
                 frozen = freeze(self._root, node.name, folder, state=self._state)
-            if frozen.left_out and not self._has_warned:
-                self._has_warned = True  # once a run
-                log(
-                    f"the job does not see {', '.join(frozen.left_out[:5])}{' …' * (len(frozen.left_out) > 5)}: "
-                    "neither tracked by git nor declared, or a link to a folder, which DVC does not follow"
-                )
             target = self._targets.of(node.stage)
             with lock_key(self._keys, frozen.key, log, is_stopped=lambda: self.is_stopped) as has_waited:
                 # A job of a run that died: its end is read, though its result may be there already.
@@ -262,12 +254,12 @@ class StageExecutor:
 
     def _record(self, snapshot: Snapshot, outcome: NodeOutcome) -> NodeOutcome:
         with self._writes:
-            recorded = record_result(self._root, snapshot)
-        if recorded.is_recorded:
+            changed = record_result(self._root, snapshot)
+        if not changed:
             self._recorded.add(snapshot.stage)
             return outcome
         why = (
-            f"{', '.join(recorded.changed)} changed while it ran: its result belongs to the old values and is "
+            f"{', '.join(changed)} changed while it ran: its result belongs to the old values and is "
             "kept in the run cache, where taking the edit back finds it. Run again for the new ones"
         )
         return replace(outcome, state="superseded", reason=why, exit_code=Interrupted.code)

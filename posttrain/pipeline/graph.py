@@ -8,16 +8,15 @@ never an edge of its own.
 import contextlib
 import errno
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from graphlib import TopologicalSorter
-from heapq import heappop, heappush
 from pathlib import Path
 
 from dvc.dependency.param import ParamsDependency
 from dvc.exceptions import DvcException
 from dvc.lock import LockError
 from dvc.repo import Repo
+from dvc.repo.reproduce import plan_repro
 from dvc.stage import PipelineStage
 
 from posttrain.pipeline.snapshot import locked
@@ -55,7 +54,7 @@ class StageNode:
 
 
 def read_graph(root: Path) -> tuple[StageNode, ...]:
-    """Every node, each after all of its upstream; among equals, the order of `dvc.yaml`. Raises
+    """Every node in the order of `dvc repro`, each after all of its upstream. Raises
     ConfigurationError where DVC refuses the file."""
     try:
         with Repo(str(root)) as repo:
@@ -114,8 +113,8 @@ def _nodes(repo: Repo, root: Path) -> tuple[StageNode, ...]:
         for stage, needed in repo.index.graph.edges
         if isinstance(needed, PipelineStage)
     ]
-    nodes = {name_in(stage, root): _node(stage, root, edges) for stage in _stages(repo)}
-    return tuple(nodes[name] for name in _topological_order(tuple(nodes), edges))
+    stages = [stage for stage in plan_repro(repo.index.graph) if isinstance(stage, PipelineStage)]
+    return tuple(_node(stage, root, edges) for stage in stages)
 
 
 def _node(stage: PipelineStage, root: Path, edges: Iterable[tuple[str, str]]) -> StageNode:
@@ -131,21 +130,6 @@ def _node(stage: PipelineStage, root: Path, edges: Iterable[tuple[str, str]]) ->
         params=tuple(_key(_relative(dep.fs_path, root), key) for dep in knobs for key in dep.params),
         upstream=tuple(sorted(needed for needed, reader in edges if reader == name)),
     )
-
-
-def _topological_order(names: Sequence[str], edges: Iterable[tuple[str, str]]) -> list[str]:
-    sorter = TopologicalSorter[str](dict.fromkeys(names, ()))
-    for needed, name in edges:
-        sorter.add(name, needed)
-    sorter.prepare()
-    order: list[str] = []
-    ready: list[int] = []
-    while sorter.is_active():
-        for name in sorter.get_ready():
-            heappush(ready, names.index(name))
-        order.append(names[heappop(ready)])
-        sorter.done(order[-1])
-    return order
 
 
 def _key(file: str, key: str) -> str:

@@ -7,7 +7,6 @@ to an old output.
 """
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from dvc.stage.loader import StageLoader
 from dvc.stage.serialize import to_single_stage_lockfile
 
 from posttrain.pipeline.snapshot import Snapshot, find_stage, locked, stage_key
-from posttrain.provenance.cache_integrity import check_files
 from posttrain.provenance.costs import COSTS, read_costs
 from posttrain.provenance.fingerprint import cache_key
 from posttrain.provenance.lockfile import differences, lock_entries, retry_while_locked, write_entry
@@ -28,21 +26,10 @@ from posttrain.provenance.run_records import keep_cost, record_run
 from posttrain.runtime.exits import ConfigurationError, DataError, Interrupted
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """`changed` names what was edited since the snapshot was taken: paths and `params.yaml:key`.
-    Empty where the result is recorded."""
-
-    changed: tuple[str, ...] = ()
-
-    @property
-    def is_recorded(self) -> bool:
-        return not self.changed
-
-
-def record_result(root: Path, snapshot: Snapshot) -> Recorded:
+def record_result(root: Path, snapshot: Snapshot) -> list[str]:
     """Add the entry of the snapshot's stage to `dvc.lock` in `root`, check its outputs out there,
-    and keep the record of the run beside them.
+    and keep the record of the run beside them. Gives the inputs that were edited since the snapshot
+    was taken (paths and `params.yaml:key`): where there are any, nothing is recorded.
 
     Raises DataError where the snapshot has no finished result, or DVC's cache not all of it,
     ConfigurationError where DVC refuses `root`, Interrupted where another `dvc` works there for too
@@ -55,27 +42,27 @@ def record_result(root: Path, snapshot: Snapshot) -> Recorded:
             "or was not run there"
         )
 
-    def record() -> Recorded:
+    def record() -> list[str]:
         with locked(root) as repo:
             return _record(repo, root, snapshot, entry)
 
     try:
         # A stage that runs there has released the folder's lock, and keeps those of its outputs.
-        recorded = retry_while_locked(record, LockError, root, pause_s=0.5)
+        changed = retry_while_locked(record, LockError, root, pause_s=0.5)
     except DvcException as error:
         raise ConfigurationError(
             f"the result of {snapshot.stage} could not be recorded in {root}: {error}; "
             "it is in the run cache: run again when `dvc status` works"
         ) from error
     costs = [cost for cost in read_costs(snapshot.folder) if cost.stage == snapshot.stage]
-    if recorded.is_recorded:
+    if not changed:
         record_run(root, snapshot.stage, entry, costs[-1] if costs else None)
     elif costs:
         keep_cost(root / COSTS, entry, costs[-1])
-    return recorded
+    return changed
 
 
-def _record(repo: Repo, root: Path, snapshot: Snapshot, entry: dict[str, Any]) -> Recorded:
+def _record(repo: Repo, root: Path, snapshot: Snapshot, entry: dict[str, Any]) -> list[str]:
     stage = find_stage(repo, snapshot.stage)
     try:
         key = stage_key(stage)
@@ -88,8 +75,8 @@ def _record(repo: Repo, root: Path, snapshot: Snapshot, entry: dict[str, Any]) -
         )
     if key != snapshot.key:
         changed = differences(to_single_stage_lockfile(stage), entry, parts=["deps"])
-        return Recorded(tuple(changed) or (f"inputs of {snapshot.stage}",))
-    _check_out(stage, root, entry)
+        return changed or [f"inputs of {snapshot.stage}"]
+    _check_out(stage, entry)
     order = [one.name for one in plan_repro(repo.index.graph) if isinstance(one, PipelineStage)]
     with repo.scm_context(quiet=True):
         for out in stage.outs:
@@ -99,12 +86,11 @@ def _record(repo: Repo, root: Path, snapshot: Snapshot, entry: dict[str, Any]) -
                 _copy(snapshot.folder / out.def_path, root / out.def_path)
         # In place of DVC's own writer, which a kill would leave with half of the file.
         write_entry(root, stage.name, to_single_stage_lockfile(stage), order)
-    return Recorded()
+    return []
 
 
-def _check_out(stage: PipelineStage, root: Path, entry: dict[str, Any]) -> None:
-    """Check the outputs of an entry out of the cache. Raises DataError where one is gone,
-    Interrupted where one is damaged."""
+def _check_out(stage: PipelineStage, entry: dict[str, Any]) -> None:
+    """Check the outputs of an entry out of the cache. Raises DataError where one is gone."""
     StageLoader.fill_from_lock(stage, entry)
     try:
         gone = stage.checkout(force=True).get("failed", [])
@@ -115,10 +101,6 @@ def _check_out(stage: PipelineStage, root: Path, entry: dict[str, Any]) -> None:
             f"{', '.join(map(str, gone))} of {stage.name} went from DVC's cache before it could be recorded "
             "(`dvc gc`?): run again"
         )
-    cached = {one.def_path for one in stage.outs if one.use_cache}
-    damage: list[str] = []
-    if check_files(root, damage.append, [out for out in entry["outs"] if out["path"] in cached]):
-        raise Interrupted("; ".join(damage))
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -24,7 +24,7 @@ from dvc.stage.cache import _can_hash
 from dvc.stage.serialize import to_single_stage_lockfile
 
 from posttrain.provenance.cache_integrity import VERIFIED, common_cache
-from posttrain.provenance.fingerprint import cache_key, files_below, links_to_folders
+from posttrain.provenance.fingerprint import cache_key, files_below
 from posttrain.provenance.frozen_copy import freeze_files, make_read_only
 from posttrain.provenance.lockfile import retry_while_locked
 from posttrain.provenance.run_cache import link_cache
@@ -40,14 +40,12 @@ FROZEN = "[core]\n    no_scm = true\n    analytics = false\n"  # a tree without 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """`key` is the cache key of the inputs (`fingerprint.cache_key`). `has_run`: a run with these
-    inputs is in DVC's run cache. `left_out`: files of the tree that git does not track and no stage
-    declares."""
+    inputs is in DVC's run cache."""
 
     folder: Path
     stage: str
     key: str
     has_run: bool
-    left_out: tuple[str, ...] = ()
 
 
 def freeze(root: Path, stage: str, folder: Path, *, state: Path | None = None) -> Snapshot:
@@ -64,8 +62,7 @@ def freeze(root: Path, stage: str, folder: Path, *, state: Path | None = None) -
     try:
         with locked(root) as repo:  # DVC writes dvc.lock in place
             cache = common_cache(Path(repo.cache.legacy.path))
-            files, left_out = _files_of(root, repo)
-            freeze_files(root, folder, files, is_writable=True)  # by DVC, until the inputs are there
+            freeze_files(root, folder, _files_of(root, repo), is_writable=True)  # by DVC, until the inputs are there
         (folder / STATE_DIR).mkdir(exist_ok=True)
         for name in ("checkpoints", WANDB):
             kept = private_folder((state or root / STATE_DIR).resolve() / name)
@@ -82,7 +79,7 @@ def freeze(root: Path, stage: str, folder: Path, *, state: Path | None = None) -
             has_run = _can_hash(found) and repo.stage_cache._load(found) is not None
         (folder / FROZEN_KEY).write_text(key, encoding="utf-8")
         make_read_only(folder, [out.def_path for out in found.outs])
-        return Snapshot(folder, stage, key, has_run, left_out)
+        return Snapshot(folder, stage, key, has_run)
     except DvcException as error:
         raise ConfigurationError(
             f"{stage} cannot be prepared: {error}. Without its inputs it cannot run; `dvc status` says more"
@@ -157,23 +154,22 @@ def stage_key(stage: PipelineStage) -> str:
     return cache_key(to_single_stage_lockfile(stage))
 
 
-def _files_of(root: Path, repo: Repo) -> tuple[list[str], tuple[str, ...]]:
-    """Files that git tracks, and of the rest those that a stage declares; and the files left out: a
-    person's notes and keys are nobody's input, records of earlier runs are never one, and DVC does
-    not hash what lies behind a link to a folder in a dep."""
+def _files_of(root: Path, repo: Repo) -> list[str]:
+    """Files that git tracks, and of the rest those that a stage declares: a person's notes and keys
+    are nobody's input, and records of earlier runs are never one."""
     declared = [Path(dep.def_path) for stage in repo.index.stages for dep in stage.deps if dep.def_path]
     own = {Path(name) for name in ("dvc.yaml", "dvc.lock", "params.yaml", ".dvcignore", ".gitignore")}
-    links = {Path(link) for link in links_to_folders(root, {dep.as_posix() for dep in declared})}
-    unseen = {link for link in links if not any(dep.is_relative_to(link) for dep in declared)}
 
     def is_declared(path: Path) -> bool:
         return path in own or path.parts[0] == ".dvc" or any(path.is_relative_to(dep) for dep in declared)
 
+    def is_hashed(path: Path) -> bool:
+        """DVC hashes nothing behind a link to a folder, but where a dep lies there."""
+        is_link = (root / path).is_symlink() and (root / path).is_dir()
+        return path != RECORDS and (not is_link or any(dep.is_relative_to(path) for dep in declared))
+
     tracked, others = _listed(root, "--cached"), _listed(root, "--others", "--exclude-standard")
-    kept = [path for path in tracked if path not in unseen]
-    kept += [path for path in others if path not in unseen and is_declared(path)]
-    left_out = {*tracked, *others} - {*kept, RECORDS}
-    return [path.as_posix() for path in kept if path != RECORDS], tuple(sorted(map(str, left_out)))
+    return [path.as_posix() for path in (*tracked, *filter(is_declared, others)) if is_hashed(path)]
 
 
 def _listed(root: Path, *which: str) -> list[Path]:

@@ -1,10 +1,8 @@
-"""Checks that files out of DVC's cache have the hash in their name, and that files are still those
-whose hashes DVC remembers: DVC checks neither.
+"""Checks that inputs out of DVC's cache have the hash in their name, which DVC does not.
 
-An input is hashed anyway when it is frozen; an output when it has changed since it was last looked
-at. Where its hash is not the one in `dvc.lock`, either a person edited it, which is theirs to do,
-or the object in the cache is damaged. That object is removed with what was checked out of it, so
-that the next run makes it again.
+An input is hashed anyway when it is frozen. Where its hash is not the one in `dvc.lock`, either a
+person edited it, which is theirs to do, or the object in the cache is damaged. That object is
+removed with what was checked out of it, so that the next run makes it again.
 """
 
 import configparser
@@ -12,47 +10,16 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
-from posttrain.provenance.fingerprint import FileState, Fingerprint, file_states, lock_form, md5_of, state_of
-from posttrain.provenance.lockfile import lock_entries, replace_file
+from posttrain.provenance.fingerprint import FileState, Fingerprint, lock_form, md5_of, state_of
 from posttrain.runtime.exits import Interrupted
-from posttrain.runtime.state import STATE_DIR
 
 VERIFIED, VERIFIED_COSTS = "verified", "costs.jsonl"  # runs beside the objects that trees share, and their records
-LOOKED_AT = STATE_DIR / "files.json"  # states of inputs and outputs when they were last hashed
-
-
-def check_files(
-    root: Path,
-    log: Callable[[str], None],
-    outs: Sequence[Mapping[str, Any]] | None = None,
-    *,
-    remove_damaged: bool = True,
-) -> list[str]:
-    """Hash the inputs and outputs that have changed since they were last looked at: DVC forgets
-    stale hashes of them, and outputs that came out of the cache damaged are removed and given.
-
-    A hash is stale where a file was replaced by another of the same size and time, as `cp -p`,
-    `rsync -t` and tar do: DVC knows files by inode, size and time, and would go on with the hash
-    that it remembers. `outs` are parts of entries of `dvc.lock`, by default all that stand there.
-    """
-    entries = lock_entries(root).values()
-    paths = [one["path"] for entry in entries for part in ("deps", "outs") for one in entry.get(part) or ()]
-    if outs is None:
-        outs = [out for entry in entries for out in entry.get("outs") or ()]
-    else:
-        paths = [out["path"] for out in outs]
-    looked, removed = _look(root, log, dict.fromkeys(paths)), []
-    for out in outs if remove_damaged else ():
-        if out["path"] in looked and (damage := _remove_if_damaged(out, looked[out["path"]], root)):
-            removed.append(out["path"])
-            log(f"{damage}. Run `dvc repro`")
-    return removed
 
 
 def refuse_damaged(entries: Mapping[str, Mapping[str, Any]], fingerprint: Fingerprint, root: Path) -> None:
@@ -65,10 +32,12 @@ def refuse_damaged(entries: Mapping[str, Mapping[str, Any]], fingerprint: Finger
 
 def forget_stale(root: Path, files: Mapping[str, FileState]) -> list[str]:
     """Have DVC forget the hashes that it remembers of these files and that are not theirs; gives
-    such files."""
-    if not files or not (root / ".dvc").is_dir():
-        return []
-    from dvc.fs import localfs  # a fifth of a second, and needed only where something has changed
+    such files.
+
+    DVC knows a file by inode, size and time, so one that was replaced by another of the same
+    (`cp -p`, an unpacked archive) keeps its old hash, and the stage would run again and again.
+    """
+    from dvc.fs import localfs  # a fifth of a second, and rarely needed
     from dvc.repo import Repo
 
     stale = []
@@ -105,24 +74,6 @@ def common_cache(cache: Path) -> Path:
     return (cache / "files").resolve().parent
 
 
-def _look(root: Path, log: Callable[[str], None], paths: Iterable[str]) -> dict[str, dict[str, FileState]]:
-    """States of the files of each path that is there; stale hashes of changed ones are
-    forgotten."""
-    known = _looked_at(root)
-    looked = {path: file_states([path], root, known) for path in paths if (root / path).exists()}
-    changed = {file: one for files in looked.values() for file, one in files.items() if known.get(file) != one}
-    if stale := forget_stale(root, changed):
-        log(
-            f"{', '.join(stale)}: replaced by a file of the same size and time, which DVC does not see. Its "
-            "remembered hash is forgotten: `dvc repro` looks again"
-        )
-    if changed:
-        (root / LOOKED_AT).parent.mkdir(exist_ok=True)
-        table = {file: (one.md5, one.stat) for file, one in {**known, **changed}.items()}
-        replace_file(root / LOOKED_AT, json.dumps(table))
-    return looked
-
-
 def _remove_if_damaged(out: Mapping[str, Any], files: Mapping[str, FileState], root: Path) -> str:
     """The damage in words, empty where there is none."""
     path, md5 = out["path"], str(out.get("md5", ""))
@@ -156,14 +107,3 @@ def _damaged_objects(cache: Path, md5: str) -> Iterator[Path]:
     elif md5.endswith(".dir"):
         for entry in json.loads(path.read_text(encoding="utf-8")):
             yield from _damaged_objects(cache, entry["md5"])
-
-
-def _looked_at(root: Path) -> dict[str, FileState]:
-    """Nothing where it cannot be read: all is looked at again."""
-    try:
-        known = json.loads((root / LOOKED_AT).read_text(encoding="utf-8"))
-        return {
-            file: FileState(str(md5), (int(a), int(b), int(c), int(d))) for file, (md5, (a, b, c, d)) in known.items()
-        }
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}

@@ -1,9 +1,9 @@
 """Costs of the runs of stages: a line for each that has ended well, in `.posttrain/costs.jsonl`.
 
-Outside of every output, because no two runs agree on them, and no result depends on them. Costs of
-the runs that made the present outputs are committed beside these (`run_records.py`). Attempts that
-were preempted or killed count too: a file beside the checkpoints, which goes where they go, has a
-line for each, written every ten seconds, because a process that is killed writes nothing.
+Outside of every output, because no two runs agree on them. Costs of the runs that made the present
+outputs are committed beside these (`run_records.py`). Attempts that were preempted or killed count
+too: a file beside the checkpoints, which goes where they go, has a line for each, written every ten
+seconds, because a process that is killed writes nothing.
 """
 
 import contextlib
@@ -12,15 +12,13 @@ import math
 import os
 import platform
 import re
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from posttrain.provenance.code_version import VARIABLE as VERSION
-from posttrain.provenance.environment import foreign_modules
 from posttrain.provenance.lockfile import replace_file
 from posttrain.runtime.state import STATE_DIR, private
 
@@ -39,13 +37,11 @@ _INSTRUCTIONS = {"avx512_bf16": "AVX-512 with bfloat16", "avx512f": "AVX-512", "
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost of one run of a stage. `seconds` is the stage's own work; `whole_s` counts the copy of
-    its inputs and its imports too; `earlier_s` is what attempts before it took that were preempted
-    or killed. `is_resumed`: it went on from what an earlier run had left, `resumed_at` after which
-    steps. `at`: its end, in seconds since 1970. `version` is `str` of `code_version.Version`;
-    `num_gpus` are those it could use. `key` names what it read and made and `knobs` its command and
-    knobs (`run_records.py`); both are empty of a run that was not recorded. `foreign`: modules that
-    it loaded from elsewhere than the frozen copy and what is installed (`environment.py`)."""
+    """Cost of one run of a stage. `seconds`: its own work; `whole_s`: with the copy of its inputs
+    and its imports; `earlier_s`: attempts before it that were preempted or killed. `is_resumed`: it
+    went on from what an earlier run had left, `resumed_at` after which steps. `at`: its end, in
+    seconds since 1970. `version`: `str` of `code_version.Version`. `key` names what it read and
+    made, `knobs` its command and knobs (`run_records.py`); empty of a run that was not recorded."""
 
     stage: str
     seconds: float
@@ -61,7 +57,6 @@ class Cost:
     num_gpus: int = 0
     key: str = ""
     knobs: str = ""
-    foreign: tuple[str, ...] = ()
 
     @property
     def all_s(self) -> float:
@@ -143,16 +138,15 @@ def measured_cost(
         processor=processor_kind(),
         num_threads=num_threads,
         num_gpus=num_gpus_here(os.environ),
-        foreign=foreign_modules(sys.modules, Path.cwd()),
     )
 
 
 def num_gpus_here(environment: Mapping[str, str]) -> int:
     """Number of GPUs that the backend has reserved (`NUM_GPUS`); else that CUDA may see; else of
     the machine."""
-    reserved, visible = environment.get(NUM_GPUS, ""), environment.get("CUDA_VISIBLE_DEVICES")
-    if reserved.isdecimal():
-        return int(reserved)
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if NUM_GPUS in environment:
+        return int(environment[NUM_GPUS])
     if visible is not None:
         return len([name for name in visible.split(",") if name.strip() not in ("", "-1")])
     return len(list(Path("/dev").glob("nvidia[0-9]*")))
@@ -184,8 +178,7 @@ def read_costs(root: Path) -> list[Cost]:
 
 
 def read_cost_lines(file: Path) -> list[Cost]:
-    """Costs in a file, none where there is none. A line that is cut off or no cost is left out: an
-    estimate is made without it."""
+    """Costs in a file; a line that is cut off or no cost is left out."""
     return [cost for line in _lines(file) if (cost := parse_cost(line)) is not None]
 
 
@@ -207,8 +200,7 @@ def parse_cost(line: str | bytes) -> Cost | None:
 
 
 def _positive(number: Any) -> float:
-    """Raises ValueError or TypeError of what is no number of seconds, or of MiB; a date is before
-    the year 5000."""
+    """Seconds or MiB; a date is before the year 5000."""
     if not 0 <= number < _MAX:
         raise ValueError(number)
     return float(number)
@@ -220,20 +212,20 @@ _READERS: Mapping[Any, Callable[[Any], Any]] = {
     float: _positive,
     bool: lambda value: value is True,
     tuple[int, ...]: lambda values: tuple(map(int, values)),
-    tuple[str, ...]: lambda values: tuple(map(str, values)),
 }
 _FIELDS = {field.name: _READERS[field.type] for field in fields(Cost)}
 
 
 def _read_attempts(file: Path) -> list[Attempt]:
-    return [attempt for line in _lines(file) for attempt in _parsed(line)]
-
-
-def _parsed(line: str) -> Iterator[Attempt]:
-    with contextlib.suppress(ValueError, TypeError, LookupError):
-        found = json.loads(line)
-        first = None if found["first"] is None else (int(found["first"][0]), int(found["first"][1]))
-        yield Attempt(float(found["seconds"]), first)
+    """None of them where one is damaged: no result depends on them."""
+    try:
+        found = [json.loads(line) for line in _lines(file)]
+        return [
+            Attempt(float(one["seconds"]), None if one["first"] is None else (one["first"][0], one["first"][1]))
+            for one in found
+        ]
+    except (ValueError, TypeError, LookupError):
+        return []
 
 
 def _lines(file: Path) -> list[str]:

@@ -1,13 +1,10 @@
 """Environment of a stage's process: variables that it gets, and modules that it must not load."""
 
 import os
-import site
 import sys
-import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 
-from posttrain.provenance.fingerprint import md5_of
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.state import SNAPSHOT, STATE_DIR
 
@@ -32,9 +29,8 @@ def is_snapshot(environment: Mapping[str, str]) -> bool:
 def stage_environment(folder: Path, environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """Environment of a stage that runs in `folder`: its code comes from there and from no other
     tree, however Python's path was set, and relative paths in our own variables and WANDB_DIR still
-    lead to their files. W&B's runs lie below the state folder. Hugging Face's bars are off: a stage
-    prints its own progress. No bytecode is written beside the code: an edit of it would run, and
-    its source look untouched."""
+    lead to their files. Hugging Face's bars are off: a stage prints its own progress. No bytecode
+    is written beside the code: an edit of it would run, and its source look untouched."""
     given = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", **(os.environ if environment is None else environment)}
     given["PYTHONDONTWRITEBYTECODE"] = "1"
     given["WANDB_DIR"] = given.get("WANDB_DIR") or str(folder.resolve() / STATE_DIR)
@@ -45,34 +41,9 @@ def stage_environment(folder: Path, environment: Mapping[str, str] | None = None
         at, path = ("@", value[1:]) if value.startswith("@") else ("", value)
         if not path or Path(path).is_absolute():
             continue
-        if name == "WANDB_DIR" or (name.startswith("POSTTRAIN_") and (_is_there(path) or Path(path).parent.name)):
+        if name == "WANDB_DIR" or (name.startswith("POSTTRAIN_") and (os.path.exists(path) or Path(path).parent.name)):
             given[name] = at + str(Path(path).absolute())
     return given
-
-
-def _is_there(path: str) -> bool:
-    try:
-        return Path(path).exists()
-    except (OSError, ValueError):  # too long for a name, or with a zero in it: it is none
-        return False
-
-
-def foreign_modules(loaded: Mapping[str, object], folder: Path) -> tuple[str, ...]:
-    """Packages and modules that came neither from `folder`, nor with Python, nor from the packages
-    installed beside it: by PYTHONPATH (a `sitecustomize.py`), a `.pth` file, an editable
-    installation of something else than this library. Each as its name and the first digits of its
-    MD5, sorted: no path of this machine is recorded."""
-    installed = [sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    places = [str(folder), str(Path(__file__).parents[1]), *installed, *site.getsitepackages()]
-    known = tuple(f"{path}{os.sep}" for place in places for path in {os.path.abspath(place), os.path.realpath(place)})
-    found: dict[str, Path] = {}
-    for name, module in sorted(loaded.items()):
-        origin = getattr(module, "__file__", None)
-        if not isinstance(origin, str) or os.path.abspath(origin).startswith(known):
-            continue
-        if not os.path.realpath(origin).startswith(known):  # slow, for thousands of modules
-            found.setdefault(name.partition(".")[0], Path(origin))
-    return tuple(f"{name} {md5_of(path)[:8] if path.is_file() else ''}".strip() for name, path in found.items())
 
 
 def refuse_foreign_modules(loaded: Mapping[str, object], folder: Path) -> None:

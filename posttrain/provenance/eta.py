@@ -1,24 +1,19 @@
 """Estimates how long stages take, and prints how far a stage and the run around it are.
 
-A forecast is the last known run of each stage: of this tree, else the one that is committed beside
-the outputs. Its knobs stand in `dvc.lock`; where a stage's work is proportional to some (steps,
-tasks), so is its time. Nothing is known of the speed of another kind of machine: the forecast is a
-range there. `posttrain run` writes the forecast of the stages that it will run to a file which the
-environment names, so that each prints the run's share and time left beside its own; a plain
-`dvc repro` prints the stage's alone.
-"""
+The forecast of a stage is its last run in this tree, else the one committed beside the outputs, in
+proportion to the knobs that its time is proportional to (steps, tasks). `posttrain run` writes it
+to a file which the environment names, so that each stage prints the run's share and time left
+beside its own; a plain `dvc repro` prints the stage's alone."""
 
 import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from posttrain.provenance.costs import Cost, last_runs, num_gpus_here, processor_kind, read_costs
+from posttrain.provenance.costs import last_runs, read_costs
 from posttrain.provenance.fingerprint import PARAMS_FILE, value_at
 from posttrain.provenance.lockfile import lock_entries, replace_file
 from posttrain.provenance.run_records import entry_key, read_all_records
@@ -27,8 +22,6 @@ from posttrain.runtime.state import state_dir
 
 VARIABLE = "POSTTRAIN_RUN"
 RUN = "run.json"  # below the state folder
-_SPREAD = 2.0  # times as fast or as slow: a guess; two machines with two cores have lain 1.8 apart so far
-_ENOUGH_S = 5.0  # of finished stages, to tell the pace of a run
 _ONLINE = "train_policy.algorithm"
 _WORK = {  # the knobs that a stage's time is proportional to
     "generate_data": ("world.num_sft_tasks",),
@@ -43,84 +36,50 @@ _TERMINAL_EVERY_S, _LOG_EVERY_S = 0.5, 5.0
 _CLEAR = "\x1b[2K"  # the line that the cursor stands in
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """Seconds by stage, from runs of this tree and from committed ones. `whose`: the machine of
-    these, and when it ran; `spread`: how many times as long or as short they may be here."""
-
-    here: Mapping[str, float]
-    committed: Mapping[str, float]
-    whose: str
-    spread: float
-
-
-def read_forecast(root: Path) -> Forecast:
-    """Forecast for the tree with its present knobs."""
+def read_forecast(root: Path) -> dict[str, float]:
+    """About how many seconds each stage takes with the tree's present knobs. A run whose knobs are
+    not those of `dvc.lock` counts as it was."""
     entries, knobs = lock_entries(root), read_yaml(root / PARAMS_FILE)
-    own, committed = last_runs(read_costs(root)), read_all_records(root)
-
-    def seconds(runs: Mapping[str, Cost]) -> dict[str, float]:
-        return {
-            stage: cost.whole_s * (_work_ratio(entry, stage, knobs) if entry_key(entry) == cost.key else 1.0)
-            for stage, cost in runs.items()
-            for entry in [entries.get(stage, {})]
-        }
-
-    of = [f"{cost.processor or 'an unknown processor'}, {cost.num_threads} threads" for cost in committed.values()]
-    last = max((cost.at for cost in committed.values()), default=0.0)
-    whose = f"{', '.join(sorted(set(of)))}, {datetime.fromtimestamp(last, UTC):%Y-%m-%d}" if committed else ""
-    is_alike = all(
-        cost.processor == processor_kind()
-        and cost.num_threads <= (os.cpu_count() or 1)
-        and cost.num_gpus == num_gpus_here(os.environ)
-        for cost in committed.values()
-    )
-    return Forecast(seconds(own), seconds(committed), whose, 1.0 if is_alike else _SPREAD)
-
-
-@dataclass(frozen=True, slots=True)
-class RunForecast:
-    """Forecast of one `posttrain run`. `seconds`: about how long each stage takes, in their order,
-    None where nobody knows. `pace`: how many times as long the stages took that have ended in
-    it."""
-
-    seconds: Mapping[str, float | None]
-    pace: float = 1.0
-
-    def progress(self, stage: str, share: float, left_s: float | None) -> str:
-        """`stage 6 of 14, 34 % of the run, 8 min left`, of a stage whose `share` is done and which
-        itself needs `left_s` more (None: not known). Empty where the run has no such stage, the
-        stage's place alone where some stage's time is not known."""
-        names, times = list(self.seconds), [seconds for seconds in self.seconds.values() if seconds is not None]
-        if stage not in names:
-            return ""
-        place = names.index(stage)
-        if len(times) < len(names):
-            return f"stage {place + 1} of {len(names)}"
-        done_s = sum(times[:place]) + share * times[place]
-        own_s = self.pace * (1 - share) * times[place] if left_s is None else left_s
-        all_left_s = own_s + self.pace * sum(times[place + 1 :])
-        percent = 100 * done_s / max(sum(times), 1e-9)
-        return f"stage {place + 1} of {len(names)}, {percent:.0f} % of the run, {duration(all_left_s)} left"
+    runs = read_all_records(root) | last_runs(read_costs(root))
+    found = {}
+    for stage, cost in runs.items():
+        entry = entries.get(stage, {})
+        found[stage] = cost.whole_s * (_work_ratio(entry, stage, knobs) if entry_key(entry) == cost.key else 1.0)
+    return found
 
 
 def run_environment(seconds: Mapping[str, float | None], root: Path) -> dict[str, str]:
-    """Variables for the processes of a run of the tree at `root` that begins now."""
-    file = state_dir(root) / RUN
-    replace_file(file, json.dumps({"began": time.time(), "seconds": dict(seconds)}))
+    """Variables for the processes of a run of the tree at `root`. `seconds`: the stages that it
+    will run, in their order, None where nobody knows how long one takes."""
+    file = state_dir(root) / RUN  # not the variable itself: a run may have hundreds of stages
+    replace_file(file, json.dumps(dict(seconds)))
     return {VARIABLE: str(file.resolve())}
 
 
-def read_run_forecast(environment: Mapping[str, str] = os.environ, root: Path = Path()) -> RunForecast:
-    """Forecast that the environment names; one without stages where it names none, or the file is
-    not there, as on another machine."""
+def read_run_forecast(environment: Mapping[str, str] = os.environ) -> dict[str, float | None]:
+    """Seconds by stage of the run around this process; empty without one, and on another
+    machine."""
     try:
-        content = json.loads(Path(environment[VARIABLE]).read_text(encoding="utf-8"))
-        seconds: dict[str, float | None] = content["seconds"]
-    except (KeyError, OSError, ValueError, TypeError):
-        return RunForecast({})
-    ended = [cost for cost in read_costs(root) if cost.at >= content["began"]]
-    return RunForecast(seconds, _pace(seconds, ended))
+        seconds: dict[str, float | None] = json.loads(Path(environment[VARIABLE]).read_text(encoding="utf-8"))
+    except (KeyError, OSError, ValueError):
+        return {}
+    return seconds
+
+
+def run_progress(seconds: Mapping[str, float | None], stage: str, share: float, left_s: float | None) -> str:
+    """`stage 6 of 14, 34 % of the run, 8 min left`, of a stage whose `share` is done and which
+    itself needs `left_s` more (None: not known). Empty where the run has no such stage, the stage's
+    place alone where some stage's time is not known."""
+    names, times = list(seconds), [one for one in seconds.values() if one is not None]
+    if stage not in names:
+        return ""
+    place = names.index(stage)
+    if len(times) < len(names):
+        return f"stage {place + 1} of {len(names)}"
+    own_s = (1 - share) * times[place] if left_s is None else left_s
+    percent = 100 * (sum(times[:place]) + share * times[place]) / max(sum(times), 1e-9)
+    left = duration(own_s + sum(times[place + 1 :]))
+    return f"stage {place + 1} of {len(names)}, {percent:.0f} % of the run, {left} left"
 
 
 class Progress:
@@ -130,8 +89,8 @@ class Progress:
     A stage may count several loops one after the other; the furthest is its share of the run.
     """
 
-    def __init__(self, run: RunForecast | None = None) -> None:
-        self._run = run or read_run_forecast()
+    def __init__(self, seconds: Mapping[str, float | None] | None = None) -> None:
+        self._seconds = read_run_forecast() if seconds is None else seconds
         self._is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._shown_s: float | None = None
         self._begun, self._began_s = 0, 0.0  # of this loop: one that is resumed does not begin at 0
@@ -153,8 +112,8 @@ class Progress:
         rate = (done - self._begun) / max(now_s - self._began_s, 1e-9)
         left_s = (total - done) / rate if rate > 0 else None
         left = "…" if left_s is None else f"{left_s:.0f} s left"
-        parts = [f"[{stage}] {done}/{total}", f"{rate:.1f}/s", left, self._run.progress(stage, self._share, left_s)]
-        self._print("  ".join(filter(None, [*parts, note])))
+        of_run = run_progress(self._seconds, stage, self._share, left_s)
+        self._print("  ".join(filter(None, [f"[{stage}] {done}/{total}", f"{rate:.1f}/s", left, of_run, note])))
 
     def end(self) -> None:
         """Leave a terminal's line empty for what comes after."""
@@ -182,7 +141,8 @@ def _work_ratio(entry: Mapping[str, Any], stage: str, knobs: Any) -> float:
     steps."""
     then, ratio = (entry.get("params") or {}).get(PARAMS_FILE) or {}, 1.0
     for key in _WORK.get(stage.partition("@")[0], ()):
-        declared = next((one for one in then if key == one or key.startswith(f"{one}.")), None)
+        # An entry has whole sections (`train_sft`) or single keys (`evaluate.num_samples`).
+        declared = next((one for one in then if f"{key}.".startswith(f"{one}.")), None)
         if declared is None:
             continue
         rest = key.removeprefix(declared).removeprefix(".")
@@ -190,13 +150,3 @@ def _work_ratio(entry: Mapping[str, Any], stage: str, knobs: Any) -> float:
         if all(isinstance(number, int | float) and number > 0 for number in (before, now)):
             ratio *= now / before
     return ratio
-
-
-def _pace(seconds: Mapping[str, float | None], ended: Sequence[Cost]) -> float:
-    """Time taken over time forecast; 1 until enough has run to tell."""
-    taken_s = expected_s = 0.0
-    for cost in ended:
-        expected = seconds.get(cost.stage)
-        if expected is not None and not cost.is_resumed:
-            taken_s, expected_s = taken_s + cost.whole_s, expected_s + expected
-    return taken_s / expected_s if expected_s >= _ENOUGH_S else 1.0

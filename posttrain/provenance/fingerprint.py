@@ -200,24 +200,11 @@ def stat_of(status: os.stat_result) -> tuple[int, int, int, int]:
 
 def files_below(root: Path, path: str) -> Iterator[str]:
     """The file itself, or all files of the folder as DVC sees them, sorted: links to folders in it
-    are not followed. Raises ConfigurationError where a link leads to nothing, which DVC cannot
-    hash."""
+    are not followed."""
     found = [path]
     if (root / path).is_dir():
         found = sorted((here / name).as_posix() for here, _, files in _walk(root, path) for name in files)
-    for file in found:
-        if (root / file).is_symlink() and not os.path.exists(root / file):
-            raise ConfigurationError(
-                f"{file} is a link that leads nowhere, or to itself: DVC hashes what a link leads to, and finds "
-                "nothing. Remove it, put back what it leads to, or name it in .dvcignore"
-            )
     yield from found
-
-
-def links_to_folders(root: Path, paths: Iterable[str]) -> list[str]:
-    """Links to folders inside of these folders: DVC hashes nothing behind them."""
-    found = ((here / name).as_posix() for path in paths for here, folders, _ in _walk(root, path) for name in folders)
-    return [path for path in found if (root / path).is_symlink()]
 
 
 def lock_form(paths: Iterable[str], files: Mapping[str, FileState]) -> list[dict[str, Any]]:

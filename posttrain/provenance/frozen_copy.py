@@ -3,10 +3,9 @@
 
 In the person's own folder no moment is safe: code is imported before anything can be hashed, and a
 file may be another one while it is read and the old one again afterwards. Each file is hashed while
-it is copied, so what was hashed is what is imported, parsed and opened. The copy is read-only, lies
-outside of the tree where that is possible, so that a replace over the whole tree does not reach it,
-and is compared when the stage is over: size, times and inode of every file. A change time cannot be
-put back, so an edit of the copy is seen though it was taken back.
+it is copied, so what was hashed is what is imported, parsed and opened. The copy is read-only and
+compared when the stage is over: size, times and inode of every file. A change time cannot be put
+back, so an edit of the copy is seen though it was taken back.
 """
 
 import contextlib
@@ -29,10 +28,9 @@ from posttrain.provenance.fingerprint import (
     stat_of,
 )
 from posttrain.runtime.exits import Interrupted
-from posttrain.runtime.state import STATE_DIR, private_folder, remove_tree, state_dir, tree_name
+from posttrain.runtime.state import STATE_DIR, private_folder, state_dir
 
 CODE = ("posttrain", "stages")  # as a whole: the runner's own code is no input of a stage
-FROZEN = STATE_DIR / "frozen"
 _CHUNK = 1 << 20
 _CLONE_FROM = 64 << 20  # bytes; below, copying is as fast
 _FICLONE = 0x40049409  # of Linux: the copy shares the blocks (btrfs, XFS), and no edit of the one reaches the other
@@ -54,28 +52,12 @@ class FrozenCopy:
 
 
 def frozen_folder(root: Path) -> Path:
-    """The folder for the copies of this tree's stages, made where it is not there. It lies in the
-    user's cache folder (`XDG_CACHE_HOME`), and `.posttrain/frozen` links to it; or is
-    `.posttrain/frozen` itself, where the cache folder is on another disk: results are moved from
-    the copy into the tree by renaming, and large inputs share its blocks."""
-    link, root = state_dir(root) / FROZEN.name, root.resolve()
-    with contextlib.suppress(OSError, RuntimeError):  # no home, or one that may not be written
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").resolve()
-        if (
-            not cache.is_relative_to(root)
-            and private_folder(cache / "posttrain/frozen").stat().st_dev == root.stat().st_dev
-        ):
-            folder = private_folder(cache / "posttrain/frozen" / tree_name(root))
-            _remove_copies_of_lost_trees(folder.parent)
-            if link.is_dir() and not link.is_symlink():
-                remove_tree(link)
-            if not link.is_symlink() or link.readlink() != folder:
-                link.unlink(missing_ok=True)
-                link.symlink_to(folder)
-            return folder
-    if link.is_symlink():
-        link.unlink()
-    return private_folder(link)
+    """Folder for the copies of this tree's stages, on the tree's own disk: results are moved from a
+    copy into the tree by renaming, and large inputs share its blocks."""
+    folder = state_dir(root) / "frozen"
+    if folder.is_symlink():  # of a release that kept the copies in the user's cache folder
+        folder.unlink()
+    return private_folder(folder)
 
 
 def freeze(inputs: StageInputs, root: Path, folder: Path) -> FrozenCopy:
@@ -206,10 +188,3 @@ def _clone(source: int, target: int) -> bool:
         fcntl.ioctl(target, _FICLONE, source)
         return True
     return False
-
-
-def _remove_copies_of_lost_trees(folder: Path) -> None:
-    """Each copy links to its tree's state folder, which is gone with the tree."""
-    for copy in folder.glob("*/*"):
-        if (copy / STATE_DIR).is_symlink() and not (copy / STATE_DIR).exists():
-            remove_tree(copy.parent)

@@ -7,8 +7,7 @@ file's. They are in no fingerprint, so a larger queue retrains nothing.
 
 accelerate's agent exits with 1 and a traceback whichever way a worker ended. So each worker writes
 its own exit status (`posttrain/runtime/worker.py`), and one without it was killed.
-`python -m posttrain.provenance.launcher OPTIONS …` is `accelerate launch` without that traceback:
-it ends with 75 where its free port was taken meanwhile, with 1 for any other failure.
+`python -m posttrain.provenance.launcher OPTIONS …` is `accelerate launch` without that traceback.
 """
 
 import contextlib
@@ -25,7 +24,6 @@ from pathlib import Path
 
 from posttrain.runtime.exits import ConfigurationError, Interrupted, as_error
 from posttrain.runtime.plain_yaml import read_yaml
-from posttrain.runtime.redaction import redact
 from posttrain.runtime.threads import VARIABLE as THREADS
 from posttrain.runtime.worker import CHECKPOINTS, STOP_SIGNALS, WORKERS, die_with_parent, is_alive, read_end, read_pid
 
@@ -47,17 +45,9 @@ def asked_launch(environment: Mapping[str, str]) -> Launch | None:
     named = environment.get(LAUNCH, "")
     if not named:
         return None
-    try:
-        content = read_yaml(Path(named))
-    except ConfigurationError as error:
-        raise ConfigurationError(
-            f"{LAUNCH} is {named!r}, which cannot be read ({error}); take a file of infra/accelerate/, or unset it"
-        ) from error
+    content = read_yaml(Path(named))
     if not isinstance(content, dict) or "distributed_type" not in content:
-        raise ConfigurationError(
-            f"{LAUNCH} is {named!r}, which has no distributed_type: it is no configuration of accelerate. "
-            "See infra/accelerate/"
-        )
+        raise ConfigurationError(f"{LAUNCH} is {named!r}, no configuration of accelerate; see infra/accelerate/")
     number = environment.get(PROCESSES) or str(content.get("num_processes", ""))
     if not number.isdecimal() or int(number) < 1:
         raise ConfigurationError(
@@ -93,7 +83,7 @@ def run_launched(launch: Launch, folder: Path, checkpoint_dir: Path, *, num_thre
         finally:
             process.kill()
             process.wait()
-    return _conclude(launch, folder, process.returncode, is_stopped=bool(received))
+    return _conclude(launch, folder, is_good=process.returncode == 0, is_stopped=bool(received))
 
 
 def _command(launch: Launch, folder: Path) -> list[str]:
@@ -128,19 +118,15 @@ def _pass_on(received: list[int], folder: Path, num_processes: int, passed_on: s
                     os.kill(pid, number)
 
 
-def _conclude(launch: Launch, folder: Path, exit_code: int, *, is_stopped: bool) -> float:
+def _conclude(launch: Launch, folder: Path, *, is_good: bool, is_stopped: bool) -> float:
     number = launch.num_processes
     ends = {rank: end for rank in range(number) if (end := read_end(folder, rank)) is not None}
-    if exit_code == 0 and len(ends) == number and all(end.code == 0 for end in ends.values()):
+    if is_good and len(ends) == number and all(end.code == 0 for end in ends.values()):
         return sum(end.peak_mib for end in ends.values())
     own = sorted((end for end in ends.values() if end.code and not end.is_follow_up), key=lambda end: end.at)
     if own:
         raise as_error(own[0].code, own[0].message) or SystemExit(1)
     if all(read_pid(folder, rank) is None for rank in range(number)):
-        if exit_code == Interrupted.code:
-            raise Interrupted(
-                "the port for the processes to meet at was taken by another program in the same moment; run again"
-            )
         raise ConfigurationError(
             f"accelerate could not start {number} processes with {launch.config}; its error stands above"
         )
@@ -158,16 +144,12 @@ def main() -> None:
     die_with_parent(signal.SIGKILL)
     logging.disable(logging.CRITICAL)  # of the agent alone: the workers are other programs
     from accelerate.commands.launch import main as launch
-    from torch.distributed import DistNetworkError
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     try:
         launch()
     except ChildFailedError:
         sys.exit(1)
-    except DistNetworkError as error:
-        print(redact(str(error)), file=sys.stderr)
-        sys.exit(Interrupted.code if "EADDRINUSE" in str(error) else 1)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ of that DVC. It outlives a DVC that is killed. It costs a look at `dvc.lock` ten
 import contextlib
 import os
 import select
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -15,7 +14,6 @@ from pathlib import Path
 
 import psutil
 
-from posttrain.provenance.cache_integrity import check_files
 from posttrain.provenance.lockfile import LOCK, pids_of_dvc, save_backup
 from posttrain.provenance.receipts import Dvc, apply_receipts
 from posttrain.provenance.run_cache import import_verified_runs, remove_unrecorded_runs
@@ -68,8 +66,6 @@ def watch(root: Path, dvc: Dvc) -> None:
         if not is_first:
             return
         save_backup(root)
-        with contextlib.suppress(StageError, OSError, sqlite3.Error):  # checked again at the end
-            check_files(root, _log, remove_damaged=False)
         import_verified_runs(root)
         seen = _state(root / LOCK)
         while _lives_on(dvc):
@@ -85,7 +81,6 @@ def watch(root: Path, dvc: Dvc) -> None:
         save_backup(root)
         record_restored(root)
         remove_unrecorded_runs(root, newer_than=dvc.created)
-        check_files(root, _log)
 
 
 def main() -> None:

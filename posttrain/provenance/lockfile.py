@@ -24,7 +24,6 @@ LOCK = "dvc.lock"
 BACKUP = STATE_DIR / "dvc.lock.backup"
 PATIENCE_S = 60.0  # a person's `dvc` has the lock for moments, not while its stage runs
 _RWLOCK = Path(".dvc/tmp/rwlock")
-_WRITING_S = 3600.0  # nobody writes one file for so long
 _MD5 = re.compile(r"[0-9a-f]{32}(\.dir)?")
 T = TypeVar("T")
 
@@ -94,17 +93,13 @@ def save_backup(root: Path) -> None:
 
 def repair_dvc_files(root: Path, log: Callable[[str], None]) -> None:
     """Repair what a DVC that was killed, or had no space left, has half written: `dvc.lock`, and
-    its list of readers and writers; and remove what our own writers left (`replace_file`).
+    its list of readers and writers.
 
-    A file in the middle of a merge is left alone. Raises Interrupted where a living DVC does not
-    release its lock, ConfigurationError where `dvc.lock` is no file.
+    Raises Interrupted where a living DVC does not release its lock, ConfigurationError where
+    `dvc.lock` is no file.
     """
     if (root / LOCK).is_dir():
         raise ConfigurationError(f"{root / LOCK} is a folder, and DVC can record nothing: move it away and run again")
-    for partial in (root / STATE_DIR).glob(".*.partial"):
-        with contextlib.suppress(FileNotFoundError):
-            if time.time() - partial.stat().st_mtime > _WRITING_S:
-                partial.unlink()
     if not (_is_cut(root) or _is_rwlock_broken(root)):
         return
     with dvc_lock(root):
@@ -195,9 +190,7 @@ def _has_its_end(entry: Mapping[str, Any]) -> bool:
 
 def _is_cut(root: Path) -> bool:
     text = _text(root / LOCK)
-    if text is None or "\n<<<<<<< " in f"\n{text}":  # a person merges it
-        return False
-    return read_entries(text) is None
+    return text is not None and read_entries(text) is None
 
 
 def _is_rwlock_broken(root: Path) -> bool:
@@ -211,18 +204,16 @@ def _is_rwlock_broken(root: Path) -> bool:
 
 
 def _restore_backup(root: Path, log: Callable[[str], None]) -> None:
-    text, source = _text(root / BACKUP), "its backup"
-    if text is None or read_entries(text) is None:
-        text, source = None, "the last commit's"
-        with contextlib.suppress(subprocess.CalledProcessError, FileNotFoundError):  # no commit, or no git
-            shown = subprocess.run(["git", "show", f"HEAD:./{LOCK}"], cwd=root, capture_output=True, check=True)
-            text = shown.stdout.decode(errors="surrogateescape")
-    if text is None or read_entries(text) is None:
-        (root / LOCK).unlink()
-        log(f"{LOCK} was cut off by a killed dvc and there is no backup: what the run cache has comes from there")
-    else:
-        replace_file(root / LOCK, text, is_private=False, root=root)
-        log(f"{LOCK} was cut off by a killed dvc; {source} is put back")
+    # No commit, no git, and no such file in the commit have no output.
+    shown = subprocess.run(["git", "show", f"HEAD:./{LOCK}"], cwd=root, capture_output=True, check=False)
+    of_commit = shown.stdout.decode(errors="surrogateescape")
+    for text, source in ((_text(root / BACKUP), "its backup"), (of_commit, "the last commit's")):
+        if text and read_entries(text) is not None:
+            replace_file(root / LOCK, text, is_private=False, root=root)
+            log(f"{LOCK} was cut off by a killed dvc; {source} is put back")
+            return
+    (root / LOCK).unlink()
+    log(f"{LOCK} was cut off by a killed dvc and there is no backup: what the run cache has comes from there")
 
 
 def _text(path: Path) -> str | None:

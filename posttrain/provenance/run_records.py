@@ -12,7 +12,7 @@ cache finds its line again.
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,7 @@ def record_run(root: Path, stage: str, entry: Mapping[str, Any], cost: Cost | No
     `cost` is None where nothing ran for it: then the record is that of an earlier run with this
     result, if there is one.
 
-    A record that is there stays: a tree in which the same comes out again is as it was. One of a
-    run with foreign modules gives way to a run without.
+    A record that is there stays: a tree in which the same comes out again is as it was.
     """
     if cost is not None:
         cost = keep_cost(root / COSTS, entry, cost)
@@ -81,22 +80,11 @@ def record_restored(root: Path) -> None:
             record_run(root, stage, entry, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Unproven:
-    """Stages whose entry in `dvc.lock` is not proven: `unknown` has no record, `foreign` ran with
-    modules from elsewhere, by stage."""
-
-    unknown: tuple[str, ...]
-    foreign: Mapping[str, tuple[str, ...]]
-
-
-def unproven(root: Path) -> Unproven:
-    """Unproven stages of those that run by `posttrain.provenance`; inputs of other commands nobody
-    records."""
-    costs = all_records(root)
-    found = {stage: find_record(costs, stage, entry) for stage, entry in lock_entries(root).items() if is_ours(entry)}
-    unknown = tuple(stage for stage, record in found.items() if record is None)
-    return Unproven(unknown, {stage: one.foreign for stage, one in found.items() if one is not None and one.foreign})
+def unproven(root: Path) -> list[str]:
+    """Stages whose entry in `dvc.lock` no recorded run made; of commands that are not ours nobody
+    records the inputs."""
+    costs, entries = all_records(root), lock_entries(root).items()
+    return [stage for stage, entry in entries if is_ours(entry) and find_record(costs, stage, entry) is None]
 
 
 def read_records(root: Path) -> dict[str, Cost]:
@@ -127,11 +115,10 @@ def is_ours(entry: Mapping[str, Any]) -> bool:
 
 
 def find_record(costs: Iterable[Cost], stage: str | None, entry: Mapping[str, Any]) -> Cost | None:
-    """The first that is of this entry, one without foreign modules before others. A run of the run
-    cache has no name of its stage (None)."""
+    """First record of this entry. A run of the run cache has no name of its stage (None)."""
     key, knobs = entry_key(entry), knobs_key(entry)
-    same = [one for one in costs if one.key == key and one.knobs == knobs and stage in (None, one.stage)]
-    return min(same, key=lambda one: bool(one.foreign), default=None)
+    same = (one for one in costs if one.key == key and one.knobs == knobs and stage in (None, one.stage))
+    return next(same, None)
 
 
 def all_records(root: Path) -> list[Cost]:

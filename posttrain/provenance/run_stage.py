@@ -30,7 +30,6 @@ from posttrain.provenance.costs import COPIED_COSTS, STARTED, read_cost_lines
 from posttrain.provenance.environment import KEY, TEMPORARY, TREE_ROOT, is_snapshot, stage_environment
 from posttrain.provenance.fingerprint import (
     file_states,
-    links_to_folders,
     lock_form,
     read_stage_inputs,
     refuse_if_changed,
@@ -93,11 +92,6 @@ def run(name: str, item: str, root: Path) -> int:
         folder = stack.enter_context(_removed_afterwards(frozen_folder(root) / stage))
         copy = freeze(inputs, root, folder)
         frozen, entries = copy.fingerprint, lock_entries(root)
-        for link in links_to_folders(root, inputs.deps):
-            _log(
-                f"[{stage}] {link} is a link to a folder, which DVC does not follow: the stage cannot see what lies "
-                "there. Name that folder among its deps in dvc.yaml, or copy it in"
-            )
         refuse_damaged(entries, frozen, root)
         # Snapshots of this tree share the checkpoints, and not the lock of the stage.
         stack.enter_context(lock_checkpoints(root, stage, frozen.key))

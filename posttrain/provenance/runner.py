@@ -30,7 +30,7 @@ from posttrain.provenance.fingerprint import StageInputs, read_stage_inputs, ref
 from posttrain.provenance.frozen_copy import refuse_if_touched, snapshot_files
 from posttrain.provenance.launcher import LAUNCH, asked_launch, run_launched
 from posttrain.provenance.lockfile import lock_entries
-from posttrain.provenance.old_checkpoints import checkpoint_limits, remove_old_checkpoints
+from posttrain.provenance.old_checkpoints import max_checkpoints_gb, remove_old_checkpoints
 from posttrain.provenance.tree_locks import checkpoint_folder, full_name, has_work, lock_checkpoints, lock_stage
 from posttrain.provenance.undeclared_deps import undeclared
 from posttrain.runtime.exits import ConfigurationError, Interrupted, StageError, say_end
@@ -171,7 +171,7 @@ def _compute(
 ) -> None:
     name = full_name(function.__name__, item)
     launch = asked_launch(os.environ) if is_launchable else None
-    limits, num_threads = checkpoint_limits(), choose_num_threads()
+    max_gb, num_threads = max_checkpoints_gb(), choose_num_threads()
     limit_threads(num_threads)
     params = load_params()
     # `check_params` has looked at all stages, but cannot have `dvc.yaml` among its deps to look
@@ -194,7 +194,7 @@ def _compute(
     )
     append_cost(cost, COPIED_COSTS if KEY in os.environ else COSTS)
     print(f"[{name}] done in {seconds:.1f} s, peak {peak_mib:.0f} MiB", file=sys.stderr, flush=True)
-    remove_old_checkpoints(checkpoint_dir.parent, limits, keep=checkpoint_dir)
+    remove_old_checkpoints(checkpoint_dir.parent, max_gb=max_gb, keep=checkpoint_dir)
 
 
 def _call(function: Callable[[StageRun], None], run: StageRun) -> None:

@@ -28,7 +28,7 @@ DONE = PlannedStage("done", Fate.CURRENT)
 
 def test_every_stage_that_is_not_current_has_a_line_with_its_reason_and_its_time():
     # DVC's share is 1 s of each
-    times = Times({"check": 0.5, "train": 598.5}, {"train": 1.0, "judge@one": 58.5}, "a machine", frozenset({"train"}))
+    times = Times({"check": 0.5, "train": 598.5, "judge@one": 58.5}, frozenset({"train"}))
     assert plan_text([CHECK, TRAIN, KEPT, JUDGE, OTHER, DONE], times).splitlines() == [
         "check      runs          2 s  params.yaml; its output stays the same",
         "train      runs       10 min  a, b, c, d and 1 more; a run of it was cut short, "
@@ -38,28 +38,13 @@ def test_every_stage_that_is_not_current_has_a_line_with_its_reason_and_its_time
         "judge@two  maybe           ?  seed 1 → 2; from the run cache but if train, judge@one make something else",
         "up to date: done",
         "5 of 6 stages (over 11 min): 2 run (10 min), 1 come from the run cache (1 s), 2 may run (over 60 s)",
-        "times by this tree's last runs and the committed runs of judge@one (a machine)",
     ]
 
 
-def test_where_nothing_ran_the_committed_figures_count_and_where_there_are_none_nobody_knows():
-    # DVC's look at the tree is counted once
-    assert "1 of 1 stage (62 s): 1 " in plan_text([JUDGE], Times({}, {"judge@one": 58.5}, "a machine", look_s=2.0))
-    assert plan_text([JUDGE], Times({}, {"judge@one": 58.5}, "a machine")).endswith(
-        "times by the committed runs (a machine)"
-    )
-    another = Times({"train": 59.0}, {"judge@one": 600.0}, "a machine", spread=2.0)
-    assert plan_text([TRAIN, JUDGE], another).splitlines()[1:] == [
-        "judge@one  maybe  5 min to 20 min  if train makes something else",
-        "2 of 2 stages (6 min to 21 min): 1 run (60 s), 1 may run (5 min to 20 min)",
-        "times by this tree's last runs and the committed runs of judge@one (a machine; "
-        "this machine is of another kind, 2 times as fast or slow at most)",
-    ]
-    assert plan_text([JUDGE, DONE], Times({}, {}, "")).splitlines()[-2:] == [
-        "1 of 2 stages: 1 may run",
-        "nothing has run here that would say how long it takes",
-    ]
-    assert plan_text([DONE], Times({}, {}, "")) == "nothing to run: 1 stage up to date"
+def test_dvcs_look_at_the_tree_is_counted_once_and_without_a_run_nobody_knows():
+    assert "1 of 1 stage (62 s): 1 " in plan_text([JUDGE], Times({"judge@one": 58.5}, look_s=2.0))
+    assert plan_text([JUDGE, DONE], Times({})).splitlines()[-1] == "1 of 2 stages: 1 may run"
+    assert plan_text([DONE], Times({})) == "nothing to run: 1 stage up to date"
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Forecasts of how long stages take, and the lines of how far a stage and the run around it are."""
 
-import json
 import os
 import pty
 import re
@@ -15,21 +14,21 @@ import yaml
 
 from posttrain.pipeline.graph import StageNode, read_graph
 from posttrain.pipeline.run_status import RunStatus
-from posttrain.provenance.costs import COSTS, Cost, append_cost, processor_kind
+from posttrain.provenance.costs import COSTS, Cost, append_cost
 from posttrain.provenance.environment import stage_environment
 from posttrain.provenance.eta import (
     VARIABLE,
     Progress,
-    RunForecast,
     duration,
     read_forecast,
     read_run_forecast,
     run_environment,
+    run_progress,
 )
 from posttrain.provenance.run_records import record_run
 from posttrain.runtime.state import state_dir
 
-RUN = RunForecast({"make": 10.0, "train": 30.0, "report": 60.0})
+RUN = {"make": 10.0, "train": 30.0, "report": 60.0}
 SHOWS = """
 import time
 from posttrain.provenance.eta import Progress
@@ -44,40 +43,25 @@ print("over", flush=True)
 
 def test_a_share_of_the_run_is_by_the_time_that_stages_take():
     # 10 s and half of 30 s of 100 s are done; 15 s of this stage are left, and 60 s of the next
-    assert RUN.progress("train", 0.5, 15.0) == "stage 2 of 3, 25 % of the run, 75 s left"
-    # itself it does not know: half of 30 s, and all at twice the time: 2 * (15 + 60)
-    assert (
-        RunForecast(RUN.seconds, pace=2.0).progress("train", 0.5, None) == "stage 2 of 3, 25 % of the run, 2 min left"
-    )
-    assert RUN.progress("another", 0.5, 15.0) == RunForecast({}).progress("train", 0.5, 15.0) == ""
-    assert RunForecast({"make": None, "train": 3.0}).progress("train", 0.5, 15.0) == "stage 2 of 2"
+    assert run_progress(RUN, "train", 0.5, 15.0) == "stage 2 of 3, 25 % of the run, 75 s left"
+    assert run_progress(RUN, "train", 0.4, None) == "stage 2 of 3, 22 % of the run, 78 s left"
+    assert run_progress(RUN, "another", 0.5, 15.0) == run_progress({}, "train", 0.5, 15.0) == ""
+    assert run_progress({"make": None, "train": 3.0}, "train", 0.5, 15.0) == "stage 2 of 2"
 
 
-def test_the_pace_is_that_of_the_stages_that_have_ended_in_this_run(tmp_path: Path):
-    environment = run_environment({"make": 10.0, "tr/ain": 30.0, "report": None}, tmp_path)
-    now = time.time()
-    ended = [Cost("make", 1, 999.0, 1, False, now - 3600), Cost("make", 1, 20.0, 1, False, now + 1)]
-    ended += [
-        Cost("tr/ain", 1, 1.0, 1, True, now + 2),
-        Cost("report", 1, 5.0, 1, False, now + 3),
-        Cost("by hand", 1, 5.0, 1, False, now + 3),
-    ]
-    (tmp_path / COSTS).write_text(
-        "".join(json.dumps({name: getattr(cost, name) for name in Cost.__slots__}) + "\n" for cost in ended)
-    )
-    run = read_run_forecast(environment, tmp_path)
-    assert (dict(run.seconds), run.pace) == ({"make": 10.0, "tr/ain": 30.0, "report": None}, 2.0)
-    assert read_run_forecast({}, tmp_path) == RunForecast({})
-    Path(environment[VARIABLE]).write_text("{")
-    assert read_run_forecast(environment, tmp_path) == RunForecast({})
+@pytest.mark.parametrize("text", ["{", None])
+def test_a_stage_whose_run_has_no_file_here_knows_of_no_run(tmp_path: Path, text: str | None):
+    environment = run_environment({"make": 10.0}, tmp_path)
     Path(environment[VARIABLE]).unlink()
-    assert read_run_forecast(environment, tmp_path) == RunForecast({})
+    if text is not None:
+        Path(environment[VARIABLE]).write_text(text)
+    assert read_run_forecast(environment) == read_run_forecast({}) == {}
 
 
 def test_a_run_of_any_number_of_stages_reaches_them(tmp_path: Path):
     seconds = {f"stage_{number}@with_an_item": 10.5 for number in range(40)}
     environment = stage_environment(tmp_path, run_environment(seconds, tmp_path))
-    assert read_run_forecast(environment, tmp_path).seconds == seconds
+    assert read_run_forecast(environment) == seconds
 
 
 def test_a_setting_that_is_no_path_stays_as_it_is(tmp_path: Path):
@@ -164,7 +148,7 @@ def test_a_terminal_that_cannot_go_back_gets_lines(repository):
     assert [line.split("  ")[0] for line in text.splitlines()] == ["[train] 1/24", "[train] 24/24"]
 
 
-MADE = Cost("train_sft", 300.0, 400.0, 900.0, False, 1764000000.0, processor=processor_kind(), num_threads=1)
+MADE = Cost("train_sft", 300.0, 400.0, 900.0, False, 1764000000.0)
 KNOBS = {
     "seed": 1,
     "train_sft": {"max_steps": 100, "batch_size": 16, "lr": 0.1},
@@ -175,9 +159,8 @@ KNOBS = {
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path: Path) -> Path:
     """A tree whose committed runs took 400 s each."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(KNOBS))
     params = {
         "train_sft": {"seed": 1, "train_sft": KNOBS["train_sft"]},
@@ -219,30 +202,19 @@ def edit(root: Path, key: str, value: object) -> None:
 )
 def test_a_committed_run_counts_in_proportion_to_the_work_of_the_present_knobs(root, key, value, stage, seconds):
     edit(root, key, value)
-    found = read_forecast(root)
-    assert found.committed[stage] == pytest.approx(seconds)
-    assert found.spread == 1.0
-    assert found.whose.endswith(", 1 threads, 2025-11-24")
+    assert read_forecast(root)[stage] == pytest.approx(seconds)
 
 
 def test_a_run_of_this_tree_counts_as_it_was_where_its_knobs_are_not_known_any_more(root):
     edit(root, "train_sft.max_steps", 200)
     append_cost(replace(MADE, whole_s=90.0, key="another"), root / COSTS)
-    assert read_forecast(root).here == {"train_sft": 90.0}
-
-
-@pytest.mark.parametrize("other", [{"processor": "Z80"}, {"num_threads": 4096}, {"num_gpus": 8}])
-def test_another_kind_of_machine_is_told(root, other):
-    (root / "reports/runs.jsonl").unlink()
-    record_run(root, "train_sft", {"cmd": "x"}, replace(MADE, **other))
-    assert read_forecast(root).spread == 2.0
+    assert read_forecast(root)["train_sft"] == 90.0
 
 
 def test_a_tree_without_runs_or_with_a_damaged_record_has_no_forecast(root):
     (root / "reports/runs.jsonl").write_text("{\n")
-    assert read_forecast(root).committed == {}
-    assert read_forecast(root).whose == ""
+    assert read_forecast(root) == {}
 
 
 def test_the_committed_runs_of_this_repository_cover_every_stage(repository):
-    assert set(read_forecast(repository).committed) == {node.name for node in read_graph(repository)}
+    assert set(read_forecast(repository)) >= {node.name for node in read_graph(repository)}

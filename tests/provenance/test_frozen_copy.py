@@ -1,4 +1,4 @@
-"""The frozen copy that a stage runs on: out of reach, read-only, and looked at again."""
+"""The frozen copy that a stage runs on is read-only, and looked at again."""
 
 import os
 import shutil
@@ -12,13 +12,11 @@ from posttrain.provenance.fingerprint import StageInputs
 from posttrain.provenance.frozen_copy import (
     FrozenCopy,
     freeze,
-    frozen_folder,
     make_read_only,
     refuse_if_touched,
     snapshot_files,
 )
 from posttrain.runtime.exits import Interrupted
-from posttrain.runtime.state import remove_tree
 
 INPUTS = StageInputs("train", ("data", "posttrain/train.py"), ("seed",), ("data_out/model", "report.json"))
 
@@ -123,29 +121,3 @@ def test_a_snapshot_is_read_only_but_where_the_stage_and_dvc_write_and_each_file
     (root / "dvc.yaml").touch()
     with pytest.raises(Interrupted, match=r"dvc\.yaml changed"):
         refuse_if_touched(root, files, INPUTS.outs)
-
-
-def test_copies_lie_outside_of_the_tree_and_go_when_their_tree_is_gone(root: Path, tmp_path: Path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    folder = frozen_folder(root)
-    assert not folder.is_relative_to(root)
-    assert (root / ".posttrain/frozen").resolve() == folder == frozen_folder(root)
-    freeze(INPUTS, root, folder / "train")
-    sed("STEP", "PACE")(root)
-    assert (folder / "train/posttrain/train.py").read_text() == "STEP = 1\n"
-    other = tmp_path / "other"
-    other.mkdir()
-    assert frozen_folder(other).parent == folder.parent
-    assert folder.exists()
-    remove_tree(root)
-    frozen_folder(other)
-    assert not folder.exists()
-
-
-@pytest.mark.parametrize("cache", ["tree/.cache", "file/cache"])
-def test_copies_lie_in_the_state_folder_where_no_other_place_will_do(root: Path, tmp_path: Path, monkeypatch, cache):
-    (tmp_path / "file").write_text("")
-    frozen_folder(root)  # a link by now
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
-    folder = frozen_folder(root)
-    assert (folder.resolve(), folder.is_symlink()) == ((root / ".posttrain/frozen").resolve(), False)

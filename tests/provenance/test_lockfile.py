@@ -1,6 +1,5 @@
 """Files beside the results are written whole, or not at all, and leave nothing there."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -21,19 +20,14 @@ replace_file(Path(sys.argv[1], "reports/runs.jsonl"), "a" * 100, is_private=Fals
 """
 
 
-def test_a_writer_that_is_killed_leaves_its_part_in_the_state_folder_and_for_an_hour(tmp_path: Path):
+def test_a_writer_that_is_killed_leaves_its_part_in_the_state_folder(tmp_path: Path):
     (tmp_path / "reports").mkdir()
     (tmp_path / "reports/runs.jsonl").write_text("old\n")
     state = state_dir(tmp_path)
     command = [sys.executable, "-c", KILLED_WHILE_IT_WRITES, str(tmp_path)]
     assert subprocess.run(command, check=False).returncode == -signal.SIGXFSZ
     assert [(path.name, path.read_text()) for path in (tmp_path / "reports").iterdir()] == [("runs.jsonl", "old\n")]
-    [partial] = state.iterdir()
-    repair_dvc_files(tmp_path, str)
-    assert partial.exists(), "another process may be writing it"
-    os.utime(partial, (1, 1))
-    repair_dvc_files(tmp_path, str)
-    assert not partial.exists()
+    assert len(list(state.iterdir())) == 1
 
 
 @pytest.mark.parametrize("text", ["", '{"write": {"/a": {"pi', "[]"])

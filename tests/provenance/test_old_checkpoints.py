@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.provenance.old_checkpoints import CheckpointLimits, checkpoint_limits, remove_old_checkpoints
+from posttrain.provenance.old_checkpoints import max_checkpoints_gb, remove_old_checkpoints
 from posttrain.provenance.tree_locks import LOCK, lock_file
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.runtime.locks import is_held
@@ -67,40 +67,35 @@ def test_siblings_that_end_never_forget_a_run_that_lives(tmp_path, holder):
     process = holder(living / LOCK)
     for name in ("a", "b", "c", "d"):
         keep = used(tmp_path, name)
-        remove_old_checkpoints(tmp_path, CheckpointLimits(14, 1e-9), keep=keep)
+        remove_old_checkpoints(tmp_path, max_gb=1e-9, keep=keep)
         assert (living / "checkpoint-1" / "weights").exists()
         assert is_held(living / LOCK)
     end(process)
-    assert living in remove_old_checkpoints(tmp_path, CheckpointLimits(14, 1e-9), keep=tmp_path / "d")
+    remove_old_checkpoints(tmp_path, max_gb=1e-9, keep=tmp_path / "d")
     assert [path.name for path in tmp_path.iterdir()] == ["d"]
-
-
-def test_what_nobody_has_used_for_two_weeks_goes_however_many_others_there_are(tmp_path):
-    new = [used(tmp_path, f"new{number}", days_ago=number) for number in range(10)]
-    old = [used(tmp_path, f"old{days}", days_ago=days) for days in (15, 40)]
-    assert set(remove_old_checkpoints(tmp_path, CheckpointLimits(14, None), keep=new[0])) == set(old)
-    assert sorted(tmp_path.iterdir()) == sorted(new)
 
 
 def test_of_too_much_the_least_recently_used_go_first_and_the_own_run_never(tmp_path):
     folders = [used(tmp_path, f"{days}", days_ago=days, num_bytes=1_000_000) for days in (5, 4, 3, 2, 1)]
-    assert remove_old_checkpoints(tmp_path, CheckpointLimits(14, 0.0031), keep=folders[0]) == (folders[1], folders[2])
-    assert remove_old_checkpoints(tmp_path, CheckpointLimits(14, 1e-9), keep=folders[0]) == (folders[3], folders[4])
-    assert folders[0].exists()
+    remove_old_checkpoints(tmp_path, max_gb=0.0031, keep=folders[0])
+    assert [folder.exists() for folder in folders] == [True, False, False, True, True]
+    remove_old_checkpoints(tmp_path, max_gb=1e-9, keep=folders[0])
+    assert list(tmp_path.iterdir()) == [folders[0]]
 
 
 def test_a_folder_was_used_when_anything_in_it_was_written(tmp_path):
-    folder = used(tmp_path, "a", days_ago=30)
-    (folder / "checkpoint-1" / "weights").write_bytes(b"new")
-    assert remove_old_checkpoints(tmp_path, CheckpointLimits(14, None), keep=tmp_path / "b") == ()
+    written, left = (used(tmp_path, f"{days}", days_ago=days, num_bytes=1_000_000) for days in (30, 20))
+    (written / "checkpoint-1" / "weights").touch()
+    remove_old_checkpoints(tmp_path, max_gb=0.0015, keep=tmp_path / "c")
+    assert [written.exists(), left.exists()] == [True, False]
 
 
 def test_what_a_killed_process_left_half_removed_goes_too(tmp_path):
     used(tmp_path, ".removed-a-1")
     (tmp_path / "a file").write_text("")
-    assert remove_old_checkpoints(tmp_path, CheckpointLimits(14, None), keep=tmp_path / "b") == ()
+    for folder in (tmp_path, tmp_path / "absent"):
+        remove_old_checkpoints(folder, max_gb=1.0, keep=tmp_path / "b")
     assert [path.name for path in tmp_path.iterdir()] == ["a file"]
-    assert remove_old_checkpoints(tmp_path / "absent", CheckpointLimits(14, None), keep=tmp_path / "b") == ()
 
 
 def test_a_run_that_begins_while_its_folder_is_forgotten_has_a_lock_that_others_see(tmp_path):
@@ -110,7 +105,7 @@ def test_a_run_that_begins_while_its_folder_is_forgotten_has_a_lock_that_others_
 
     def forget():
         while not is_over.is_set():
-            remove_old_checkpoints(tmp_path, CheckpointLimits(1e-12, None), keep=tmp_path / "b")
+            remove_old_checkpoints(tmp_path, max_gb=1e-12, keep=tmp_path / "b")
 
     forgetters = [threading.Thread(target=forget) for _ in range(2)]
     for forgetter in forgetters:
@@ -138,15 +133,8 @@ def test_a_second_process_of_one_run_is_told_which_the_first_is(tmp_path, holder
         pass
 
 
-def test_the_limits_come_from_the_environment():
-    limits = checkpoint_limits({"POSTTRAIN_CHECKPOINTS_MAX_GB": ""})
-    assert (limits.max_age_days, limits.max_gb) == (14, 50)
-    limits = checkpoint_limits({"POSTTRAIN_CHECKPOINTS_MAX_AGE_DAYS": "0.5", "POSTTRAIN_CHECKPOINTS_MAX_GB": "200"})
-    assert (limits.max_age_days, limits.max_gb) == (0.5, 200)
-
-
-@pytest.mark.parametrize("value", [" ", "two", "0", "-1", "nan", "inf"])
-@pytest.mark.parametrize("variable", ["POSTTRAIN_CHECKPOINTS_MAX_AGE_DAYS", "POSTTRAIN_CHECKPOINTS_MAX_GB"])
-def test_a_limit_that_is_no_positive_number_is_a_wrong_configuration(variable, value):
-    with pytest.raises(ConfigurationError, match=f"{variable} is '{value}', not a positive number of"):
-        checkpoint_limits({variable: value})
+def test_the_limit_comes_from_the_environment():
+    assert max_checkpoints_gb({"POSTTRAIN_CHECKPOINTS_MAX_GB": ""}) == 50
+    assert max_checkpoints_gb({"POSTTRAIN_CHECKPOINTS_MAX_GB": "200"}) == 200
+    with pytest.raises(ConfigurationError, match="POSTTRAIN_CHECKPOINTS_MAX_GB is 'two', not a positive number of"):
+        max_checkpoints_gb({"POSTTRAIN_CHECKPOINTS_MAX_GB": "two"})

@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -138,20 +137,6 @@ def test_other_code_data_or_configuration_has_another_checkpoint_folder(root: Pa
     (root / "what").write_text("other data")
     finish(root)
     assert (root / "started").read_text() != first
-
-
-def test_checkpoints_of_runs_long_gone_are_removed(root: Path, repository: Path):
-    folders = []
-    for what in ("one", "two", "three"):
-        (root / "what").write_text(what)
-        finish(root)
-        folders.append(root / (root / "started").read_text())
-    long_ago_s = time.time() - 20 * 86400
-    for path in (folders[0], *folders[0].rglob("*")):
-        os.utime(path, (long_ago_s, long_ago_s))
-    (root / "what").write_text("four")
-    finish(root)
-    assert [folder.exists() for folder in folders] == [False, True, True]
 
 
 def test_a_file_that_a_knob_names_and_no_dep_covers_is_refused(root: Path, repository: Path):

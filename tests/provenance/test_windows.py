@@ -16,7 +16,7 @@ from posttrain.provenance.fingerprint import read_stage_inputs, take_fingerprint
 from posttrain.provenance.lockfile import lock_entries
 from posttrain.provenance.receipts import apply_receipts
 from posttrain.provenance.run_cache import import_verified_runs, read_runs, remove_unrecorded_runs
-from posttrain.provenance.run_records import RECORDS, Unproven, unproven
+from posttrain.provenance.run_records import unproven
 
 pytestmark = [pytest.mark.needs_provenance, pytest.mark.xdist_group("windows")]
 
@@ -196,36 +196,25 @@ def test_a_stage_that_dvc_runs_in_the_tree_itself_is_refused(root: Path):
     assert "its cmd is to be `python -m posttrain.provenance.run_stage make`" in done.stdout
 
 
-@pytest.mark.parametrize("place", ["outside", "inside"])
-def test_a_replace_over_hidden_folders_that_git_takes_back_is_not_what_ran(
-    root: Path, oracle: Oracle, tmp_path: Path, place: str
-):
-    """The copy is out of its reach; where there is no place outside of the tree it is seen."""
+def test_a_replace_over_hidden_folders_that_git_takes_back_is_seen(root: Path, oracle: Oracle, tmp_path: Path):
     held = tmp_path / "held"
     held.mkdir()
     (held / "hold").touch()
-    cache = tmp_path / "cache" if place == "outside" else root / ".cache"
 
     def replace_and_take_back() -> None:
         line = "grep -rl 'source 0' . | xargs sed -i 's/source 0/forged 0/'"
-        subprocess.run(line, shell=True, cwd=root, check=True)
+        subprocess.run(line, shell=True, cwd=root, check=False)
         (held / "hold").unlink()
-        while place == "outside" and not list(cache.glob("posttrain/frozen/*/make/data/made/two")):
-            time.sleep(0.0005)
         subprocess.run(["git", "checkout", "--quiet", "."], cwd=root, check=True)
 
-    more = {"POSTTRAIN_TEST_HOLD": str(held), "XDG_CACHE_HOME": str(cache)}
-    code, said = repro(root, (held / "began").exists, replace_and_take_back, "make", **more)
+    code, said = repro(root, (held / "began").exists, replace_and_take_back, "make", POSTTRAIN_TEST_HOLD=str(held))
     assert all_false(root, oracle) == []
-    if place == "outside":
-        assert code == 0, said
-    else:
-        assert (code != 0, "changed in the copy that the stage ran on" in said) == (True, True), said
+    assert (code != 0, "changed in the copy that the stage ran on" in said) == (True, True), said
     assert dvc(root, "repro", "make").returncode == 0
     assert "source 0" in (root / "data/made/one").read_text()
 
 
-def verify(root: Path) -> tuple[list[str], Unproven]:
+def verify(root: Path) -> tuple[list[str], list[str]]:
     """The steps of `posttrain verify`: the stages that were corrected, and those that are not
     proven."""
     corrected = apply_receipts(root, lambda _: None)
@@ -234,7 +223,7 @@ def verify(root: Path) -> tuple[list[str], Unproven]:
     return corrected, unproven(root)
 
 
-GOOD = ([], Unproven((), {}))
+GOOD = ([], [])
 
 
 def edit_words(root: Path) -> None:
@@ -252,19 +241,8 @@ def test_an_entry_that_no_run_made_is_named_and_its_run_is_forgotten(root: Path,
     }[what]()
     assert dvc(root, "commit", "--force", "make").returncode == 0
     assert len(read_runs(root)) == 2
-    assert verify(root)[1].unknown == ("make",)
+    assert verify(root)[1] == ["make"]
     assert len(read_runs(root)) == 1
-    assert dvc(root, "repro", "--force", "make").returncode == 0
-    assert verify(root) == GOOD
-
-
-def test_a_module_from_elsewhere_on_pythons_path_is_named(root: Path, tmp_path: Path):
-    foreign = tmp_path / "foreign"
-    foreign.mkdir()
-    (foreign / "sitecustomize.py").write_text("import os\nos.environ['SEED'] = '7'\n")
-    assert dvc(root, "repro", "make", PYTHONPATH=str(foreign)).returncode == 0
-    assert [name.split()[0] for name in verify(root)[1].foreign["make"]] == ["sitecustomize"]
-    assert str(foreign) not in (root / RECORDS).read_text()
     assert dvc(root, "repro", "--force", "make").returncode == 0
     assert verify(root) == GOOD
 

@@ -80,7 +80,7 @@ def test_a_stage_whose_submitter_was_killed_is_found_again_and_lands(namespace, 
     assert "made of s" in told[-1]
     assert (tmp_path / "runs.log").read_text() == "x\n"
     assert len(client.BatchV1Api(cluster.admin()).list_namespaced_job(namespace).items) == 1
-    assert record_result(root, snapshot).is_recorded
+    assert not record_result(root, snapshot)
     assert (root / "made").read_text() == "s\n"
     assert "up to date" in dvc(root, "status", "make")
 

@@ -23,7 +23,7 @@ from dvc.repo import Repo
 from posttrain.pipeline.remote.archive import pack, unpack
 from posttrain.pipeline.remote.cache import config_section, fetch_result, pull_inputs, push_result
 from posttrain.pipeline.remote.checkpoints import ShippedCheckpoints
-from posttrain.pipeline.remote.names import JobFolder, add_options, from_options
+from posttrain.pipeline.remote.names import JobFolder, add_options
 from posttrain.pipeline.remote.object_store import ObjectStore
 from posttrain.pipeline.snapshot import FROZEN, configure_dvc, find_stage, stage_key
 from posttrain.provenance.costs import COSTS
@@ -177,13 +177,11 @@ def _set_home() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser("posttrain.pipeline.job.s3", description="Run one stage of a tree in S3.")
     add_options(parser)
-    parser.add_argument("--place", required=True, help="SUBMITTER/KEY")
     parser.add_argument("stage")
     given = parser.parse_args()
     with exit_codes():
         _set_home()
-        store, place = ObjectStore(from_options(given)), JobFolder.parse(given.place)
-        sys.exit(run(given.stage, store, place, int(os.environ[ATTEMPT])))
+        sys.exit(run(given.stage, ObjectStore(given.remote), given.place, int(os.environ[ATTEMPT])))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 however a stage, a branch or a knob is called."""
 
 import argparse
+import json
 import re
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 
 from posttrain.runtime.exits import ConfigurationError
 
@@ -31,24 +32,24 @@ class S3Remote:
         path = self.url.removeprefix("s3://").partition("/")[2].strip("/")
         return f"{path}/" if path else ""
 
-    def options(self) -> tuple[str, ...]:
-        """For a command line whose parser has `add_options`."""
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        return tuple(f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value is not None)
+    def __str__(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def parse(cls, text: str) -> "S3Remote":
+        """Inverse of `str`."""
+        return cls(**json.loads(text))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options that `S3Remote.options` writes."""
-    parser.add_argument("--url", required=True, help="s3://bucket/prefix")
-    parser.add_argument("--endpoint-url", help="of an S3 that is not Amazon's")
-    parser.add_argument("--region")
-    for name, default in (("--patience-s", PATIENCE_S), ("--ship-every-s", SHIP_EVERY_S)):
-        parser.add_argument(name, type=float, default=default, help=f"{default:g} s by default")
+    """`--remote` and `--place`, which `options` writes."""
+    parser.add_argument("--remote", type=S3Remote.parse, required=True, help="S3Remote as JSON")
+    parser.add_argument("--place", type=JobFolder.parse, required=True, help="SUBMITTER/KEY")
 
 
-def from_options(given: argparse.Namespace) -> S3Remote:
-    """The remote of options that `add_options` has added."""
-    return S3Remote(given.url, given.endpoint_url, given.region, given.patience_s, given.ship_every_s)
+def options(remote: S3Remote, place: "JobFolder") -> tuple[str, ...]:
+    """For the command line of a program whose parser has `add_options`."""
+    return (f"--remote={remote}", f"--place={place}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from posttrain.pipeline.job.single_stage import NOT_THERE
-from posttrain.pipeline.remote.names import JobFolder, S3Remote
+from posttrain.pipeline.remote.names import JobFolder, S3Remote, options
 from posttrain.pipeline.snapshot import Snapshot, copy_snapshot
 from posttrain.runtime.exits import DataError, Interrupted, as_error
 
@@ -87,12 +87,12 @@ class S3:
         return frozen
 
     def _options(self, frozen: Snapshot) -> tuple[str, ...]:
-        return (*self._remote.options(), f"--place={JobFolder(self._submitter, frozen.key)}")
+        return options(self._remote, JobFolder(self._submitter, frozen.key))
 
     def _run(self, frozen: Snapshot, *command: str) -> bool:
         """False where something is not there."""
-        name, *options = command
-        return _run_program(frozen, SUBMIT, name, *self._options(frozen), *options)
+        name, *more = command
+        return _run_program(frozen, SUBMIT, name, *self._options(frozen), *more)
 
 
 def restore(snapshot: Snapshot) -> bool:
@@ -101,16 +101,16 @@ def restore(snapshot: Snapshot) -> bool:
     return _run_program(snapshot, SINGLE_STAGE, "--from-run-cache")
 
 
-def _run_program(snapshot: Snapshot, program: str, *options: str) -> bool:
+def _run_program(snapshot: Snapshot, program: str, *arguments: str) -> bool:
     """Run one of our programs on a snapshot, in a process of its own; False where
     something is not there. Raises the StageError that it ended with.
 
     Started in our own folder, it is our own code: the snapshot may be of another commit.
     """
-    line = [sys.executable, "-m", program, *options, f"--folder={snapshot.folder}", "--", snapshot.stage]
+    line = [sys.executable, "-m", program, *arguments, f"--folder={snapshot.folder}", "--", snapshot.stage]
     done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode in (0, NOT_THERE):
         return done.returncode == 0
     messages = [text for text in done.stderr.splitlines() if text.strip()] or [f"it ended with {done.returncode}"]
-    failed = f"{snapshot.stage}: {' '.join((program, *options[:1]))} failed: {messages[-1]}"
+    failed = f"{snapshot.stage}: {' '.join((program, *arguments[:1]))} failed: {messages[-1]}"
     raise as_error(done.returncode, messages[-1]) or Interrupted(failed)

@@ -19,7 +19,7 @@ from dvc.repo import Repo
 from posttrain.pipeline.job.single_stage import NOT_THERE
 from posttrain.pipeline.remote.archive import pack, unpack
 from posttrain.pipeline.remote.cache import NAME, config_section, fetch_result, push_inputs, refuse_without_run_cache
-from posttrain.pipeline.remote.names import JobFolder, add_options, from_options
+from posttrain.pipeline.remote.names import JobFolder, add_options
 from posttrain.pipeline.remote.object_store import ObjectStore
 from posttrain.pipeline.snapshot import CACHE_OF_DVC, find_stage, use_verified_runs
 from posttrain.provenance.costs import COSTS, append_cost, read_cost_lines
@@ -83,7 +83,6 @@ def main() -> None:
     for name in ("prepare", "collect"):
         command = commands.add_parser(name)
         add_options(command)
-        command.add_argument("--place", required=True, help="SUBMITTER/KEY")
         command.add_argument("--folder", type=Path, default=Path(), help="the tree, where it is not this folder")
         command.add_argument("stage")
     commands.choices["prepare"].add_argument("--attempt", type=int, required=True)
@@ -91,7 +90,7 @@ def main() -> None:
     given = parser.parse_args()
     os.chdir(given.folder)
     with exit_codes():
-        store, place = ObjectStore(from_options(given)), JobFolder.parse(given.place)
+        store, place = ObjectStore(given.remote), given.place
         store.patiently(store.check)
         _name_remote(store)
         try:

@@ -1,14 +1,15 @@
 """One stage through DVC: run, taken from the run cache, failed with the stage's own exit code;
 interrupted at a checkpoint."""
 
+import os
+import subprocess
 import sys
 import tempfile
-import threading
 from pathlib import Path
 
 import pytest
 
-from posttrain.pipeline.job.shared_disk import Reproducer
+from posttrain.pipeline.job.shared_disk import run
 from posttrain.runtime.exits import meaning_of
 from tests.dvc_trees import init_dvc
 from tests.key_examples import SPELLINGS, planted, planted_in
@@ -71,18 +72,18 @@ def root(tmp_path: Path) -> Path:
 
 def test_a_stage_runs_and_is_not_run_again(root):
     lines, more = [], []
-    assert Reproducer(root).reproduce("good", lines.append) == 0
+    assert run("good", root, lines.append) == 0
     assert "a line on its way" in lines
-    assert Reproducer(root).reproduce("good", more.append) == 0
+    assert run("good", root, more.append) == 0
     assert "a line on its way" not in more
 
 
 def test_an_output_comes_back_from_the_run_cache(root):
-    reproducer, lines = Reproducer(root), []
-    reproducer.reproduce("good", str)
+    lines = []
+    run("good", root, str)
     (root / "one").unlink()
     (root / "dvc.lock").unlink()
-    assert reproducer.reproduce("good", lines.append) == 0
+    assert run("good", root, lines.append) == 0
     assert "a line on its way" not in lines
     assert (root / "one").read_text() == "1\n"
 
@@ -93,39 +94,39 @@ def test_keys_that_any_process_of_a_stage_prints_are_in_no_line_of_its_job(root)
     (root / "loud.py").write_text(LOUD)
     assert planted_in((root / "planted.txt").read_text())
     lines = []
-    assert Reproducer(root).reproduce("loud", lines.append) == 0
+    assert run("loud", root, lines.append) == 0
     assert sum("[key removed]" in line for line in lines) > 3 * 1000
     assert planted_in("\n".join(lines)) == set()
 
 
 def test_a_failed_stage_keeps_its_own_exit_code_and_its_last_words(root):
     lines = []
-    assert Reproducer(root).reproduce("bad_knobs", lines.append) == 78
+    assert run("bad_knobs", root, lines.append) == 78
     assert "a reason" in lines
 
 
 def test_a_stage_that_was_killed_ends_as_a_shell_has_it(root):
-    assert Reproducer(root).reproduce("killed", str) == 137
+    assert run("killed", root, str) == 137
 
 
 def test_a_killed_stage_leaves_no_temporary_files(root, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(root))
     lines, before = [], set(root.iterdir())
-    Reproducer(root).reproduce("killed", lines.append)
+    run("killed", root, lines.append)
     assert any("posttrain-stage-" in line for line in lines), "it went there"
     assert {path for path in root.iterdir() if path.name != ".dvcignore"} <= before | {root / "dvc.lock"}
 
 
 def test_a_stage_that_dvc_does_not_know_is_named(root):
     lines = []
-    assert Reproducer(root).reproduce("nobody", lines.append) == 1
+    assert run("nobody", root, lines.append) == 1
     assert any("nobody" in line for line in lines)
 
 
 def test_python_in_a_command_is_the_one_that_runs_the_flow(root, monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     lines = []
-    Reproducer(root).reproduce("which", lines.append)
+    run("which", root, lines.append)
     assert sys.prefix in lines
 
 
@@ -146,17 +147,10 @@ def test_an_exit_code_is_told_with_its_meaning(exit_code, said):
     assert said in meaning_of(exit_code)
 
 
-def test_a_stage_that_is_interrupted_ends_by_itself_and_its_code_comes_through(root):
-    reproducer, started, lines, codes = Reproducer(root), threading.Event(), [], []
-
-    def follow(line):
-        lines.append(line)
-        if line == "started":
-            started.set()
-
-    thread = threading.Thread(target=lambda: codes.append(reproducer.reproduce("slow", follow)))
-    thread.start()
-    assert started.wait(60)
-    reproducer.interrupt()
-    thread.join(60)
-    assert (codes, "checkpoint written" in lines) == ([75], True)
+def test_a_stage_that_is_interrupted_ends_by_itself_and_its_code_comes_through(root, repository):
+    command = [sys.executable, "-m", "posttrain.pipeline.job.shared_disk", "slow"]
+    environment = {**os.environ, "PYTHONPATH": str(repository)}
+    job = subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.PIPE, text=True)
+    assert any(line == "started\n" for line in job.stdout)
+    job.terminate()
+    assert ("checkpoint written" in job.communicate(timeout=60)[0], job.returncode) == (True, 75)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from posttrain.pipeline.remote import storage
-from posttrain.pipeline.remote.names import JobFolder, S3Remote, add_options, from_options
+from posttrain.pipeline.remote.names import JobFolder, S3Remote, add_options, options
 from posttrain.pipeline.remote.object_store import ObjectStore, Unreachable
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from tests.s3_server import BUCKET, KEYS, serve
@@ -155,11 +155,12 @@ def test_an_s3_that_stays_away_interrupts_with_cause_and_remedy(server, tmp_path
 def test_a_prefix_may_end_with_a_slash_and_options_come_back_as_they_were():
     assert S3Remote("s3://b/p/").prefix == S3Remote("s3://b/p").prefix == "p/"
     assert (S3Remote("s3://b").prefix, S3Remote("s3://b").bucket) == ("", "b")
-    remote = S3Remote("s3://b/p", "http://h:1", "eu-west-1", 3.0, 4.5)
     parser = argparse.ArgumentParser()
     add_options(parser)
-    assert from_options(parser.parse_args(remote.options())) == remote
-    assert from_options(parser.parse_args(S3Remote("s3://b").options())) == S3Remote("s3://b")
+    for remote in (S3Remote("s3://b/p", "http://h:1", "eu-west-1", 3.0, 4.5), S3Remote("s3://b")):
+        place = JobFolder("f" * 32, "0" * 64)
+        given = parser.parse_args(options(remote, place))
+        assert (given.remote, given.place) == (remote, place)
 
 
 @pytest.mark.parametrize("program", [storage.SUBMIT, storage.SINGLE_STAGE])
