@@ -18,13 +18,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from posttrain.data.files import ParquetBatches, reading_rows, write_batches, write_json, write_text
-from posttrain.data.resampling.cells import cell_of, opening_text
+from posttrain.data.files import ParquetBatches, reading_rows, write_batches, write_json
+from posttrain.data.resampling.cells import cell_of, count_cells, opening_text
 from posttrain.data.resampling.coreset import choose_coreset, num_kept
-from posttrain.data.resampling.features import features_in_batches
+from posttrain.data.resampling.features import features
 from posttrain.data.resampling.quality import Mistake, mistakes, refuse_too_many_dropped
 from posttrain.data.resampling.regenerate import NewRows, ReplayContext, regenerate
-from posttrain.data.resampling.report import cells_json, count_cells, draw_classes
 from posttrain.data.resampling.selected import Selected
 from posttrain.data.resampling.smote import Point, contamination, plan_points, refuse_contaminated
 from posttrain.data.schemas import TRAJECTORIES_SCHEMA, TrajectoryRow, read_tasks, rows_from_table, trajectories_table
@@ -90,7 +89,6 @@ def resample_data(run: StageRun) -> None:
         core_cells,
         [point.cell for point in points],
     )
-    write_text(REPORTS / "classes.svg", draw_classes(counts))
     summary = {
         "num_validated": len(scan.validated),
         "num_after_quality": len(good),
@@ -100,7 +98,7 @@ def resample_data(run: StageRun) -> None:
         "num_after": len(core) + len(points),
         "contamination": round(contamination(points), 6),
         "mistakes": scan.mistakes,
-        "cells": cells_json(counts),
+        "cells": counts,
     }
     write_json(REPORTS / "summary.json", summary)
 
@@ -144,7 +142,7 @@ def _coreset(run: StageRun, good: Selected, codec: ChatCodec) -> NDArray[np.int6
     if keep == len(good):
         return np.arange(len(good))
     points = (
-        features_in_batches(good, len(good), seed=run.params.seed)
+        features(good, seed=run.params.seed)
         if coreset.strategy in ("diversity", "hybrid")
         else np.zeros((len(good), 1))
     )
@@ -175,7 +173,7 @@ def _points(run: StageRun, core: Selected, cells: Sequence[str]) -> list[Point]:
         return []
     points = plan_points(
         oversample.type,
-        features_in_batches(core, len(core), seed=run.params.seed),
+        features(core, seed=run.params.seed),
         cells,
         target_frac=oversample.target_frac,
         num_neighbors=oversample.num_neighbors,
@@ -203,7 +201,7 @@ def _new_rows(run: StageRun, points: Sequence[Point], core: Selected) -> Iterato
     )
     new_tasks = require_regeneration(domain, needed_by=SMOTE)
     held_out = read_tasks(TASKS, *(split for split in SPLITS if split != "sft"))
-    asked = {opening_text(messages) for conversations in core for messages in conversations}
+    asked = {opening_text(messages) for messages in core}
     with open_traces(run.full_name, key=run.key, params=params) as record:
 
         def replay(tasks: Sequence[Task], seeds: Sequence[int]) -> list[Trajectory]:

@@ -6,7 +6,7 @@ refused. `load_params` raises `ParamsError` with all problems (key, value, reaso
 it that lead to code or files.
 
 A section that is one of a choice has an `example`, the knobs besides its type as they might stand
-in the file: shown to who changed the type, and never read in place of a knob.
+in the file: shown where one is missing, and never read in place of a knob.
 """
 
 import json
@@ -66,20 +66,19 @@ def load_params(path: Path = Path("params.yaml")) -> Params:
     """Read and check the whole file. Raises ParamsError naming every bad key at once, with its
     value and what is accepted."""
     try:
-        content, problems = _read(path.read_bytes(), str(path))
+        content = read_knobs(path.read_bytes(), source=str(path))
     except FileNotFoundError as error:
         raise ParamsError(f"{path} is not here; run from the root of the repository") from error
-    return parse_params(content, source=str(path), problems=problems)
+    return parse_params(content, source=str(path))
 
 
 def read_knobs(text: str | bytes, *, source: str) -> Any:
     """The content of a YAML file of knobs that need not be a whole `params.yaml`. Raises
-    ParamsError where it is no YAML, a key stands twice, or a number is not in plain decimal
-    digits."""
-    content, problems = _read(text, source)
-    if problems:
-        raise refusal(problems, source)
-    return content
+    ParamsError where it is no YAML, or a key stands twice."""
+    try:
+        return read_plain(text)
+    except ValueError as error:
+        raise ParamsError(f"{source} cannot be read as YAML: {error}") from error
 
 
 def set_knobs(content: Any, knobs: Mapping[str, Any], *, source: str) -> Iterator[tuple[Sequence[str], str, Any]]:
@@ -106,21 +105,13 @@ def refusal(problems: Sequence[Problem], source: str) -> ParamsError:
     return ParamsError(f"{source} has {len(problems)} problem(s), nothing was run:\n{lines}", problems=problems)
 
 
-def _read(text: str | bytes, source: str) -> tuple[Any, list[Problem]]:
-    try:
-        return read_plain(text)
-    except ValueError as error:
-        raise ParamsError(f"{source} cannot be read as YAML: {error}") from error
-
-
-def parse_params(content: Any, *, source: str, problems: Sequence[Problem] = ()) -> Params:
-    """Check content that was read already, in which the reader found `problems`; the message names
-    `source`. Raises ParamsError."""
+def parse_params(content: Any, *, source: str) -> Params:
+    """Check content that was read already; the message names `source`. Raises ParamsError."""
     try:
         params = Params.model_validate(content)
     except ValidationError as error:
-        raise refusal([*problems, *explain(error, Params, content)], source) from error
-    if found := [*problems, *_contradictions(params)]:
+        raise refusal(explain(error, Params), source) from error
+    if found := list(_contradictions(params)):
         raise refusal(found, source)
     return params
 

@@ -215,7 +215,7 @@ def load_settings(root: Path) -> DispatchSettings:
     if not path.exists():
         return DispatchSettings(target="local", targets={"local": LocalTarget(type="local", num_gpus=1)}, resources={})
     try:
-        content = read_yaml(path, source=str(DISPATCH_YAML), has_plain_numbers=True)
+        content = read_yaml(path, source=str(DISPATCH_YAML))
         settings = DispatchSettings.model_validate(content)
     except pydantic.ValidationError as error:
         problems = clip(escape_control_chars(str(error)), _MAX_CHARS)

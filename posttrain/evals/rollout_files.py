@@ -1,5 +1,5 @@
-"""Reads tasks and rewards from files of rollouts: trajectories, and dumps of other trainers and
-evaluations (verl, TRL, OpenRLHF, NeMo-RL, SkyRL, verifiers, rLLM, evalscope, Inspect).
+"""Reads tasks and rewards from files of rollouts: trajectories, dumps of verl and TRL, and any
+other file whose columns of the task and the reward are named.
 
 A rollout that infrastructure ended says nothing about the agent, whatever reward stands beside it,
 nor does one without a score (null, NaN): neither is a failure. This file alone decides which those
@@ -9,7 +9,6 @@ are.
 import hashlib
 import json
 import math
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -27,18 +26,10 @@ _ABORTED_WORDS = {*ABORTED, "infrastructure_error", "error", "abort"}
 # Inspect's values that are no numbers, converted as its own metrics do
 INSPECT_VALUES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 # By the keys that identify a tool's records: the keys of the group and of the reward (dotted within
-# objects). TRL has a column for each reward function, by its name; NeMo-RL says nowhere which
-# records are of one task.
+# objects). TRL has a column for each reward function, by its name.
 _DUMPS: Mapping[tuple[str, ...], tuple[tuple[str, ...], str]] = {
     ("input", "output", "score", "step"): (("step", "input"), "score"),  # verl
-    ("example_id", "completion", "reward"): (("task", "example_id"), "reward"),  # verifiers, prime-rl
     ("prompt", "completion", "advantage"): (("step", "prompt"), ""),  # TRL
-    ("input", "output", "reward"): (("input",), "reward"),  # OpenRLHF
-    ("content", "rewards"): ((), "rewards"),  # NeMo-RL
-    ("input_prompt", "output_response", "score"): (("input_prompt",), "score"),  # SkyRL
-    ("trajectories", "is_correct"): (("task",), "is_correct"),  # rLLM
-    ("sample_score",): (("sample_score.group_id",), "sample_score.score.value"),  # evalscope
-    ("id", "epoch", "target"): (("id",), "scores"),  # Inspect
 }
 
 
@@ -70,13 +61,8 @@ def read_rollouts(path: Path, file_format: str | None = None, *, reward: str = "
     """Read a file. `reward` and `group` name its columns where they are others than the format's; a
     group may also be a number, of records in a row. Raises DataError where nothing tells which
     rollouts are of one task, or what a reward is."""
-    if zipfile.is_zipfile(path):
-        raise DataError(f"{path} is an archive of Inspect's: `inspect log convert --to json --output-dir DIR {path}`")
     heads: list[Any] = [record for _, record in islice(read_records(path), NUM_PROBED) if isinstance(record, dict)]
     records: Iterable[tuple[int, Any]] = read_records(path)
-    if heads and "eval" in heads[0] and isinstance(heads[0].get("samples"), list):  # a log of Inspect
-        heads = heads[0]["samples"]
-        records = enumerate(heads, 1)
     dump = None if file_format else next((keys for keys in _DUMPS if any(_has(one, keys) for one in heads)), None)
     keys = reason(", ".join(heads[0])) if heads and isinstance(heads[0], Mapping) else "no objects"
     if dump or group:

@@ -13,7 +13,7 @@ ABSENT = "—"  # of a knob that the other side does not have
 
 def parse_knobs(content: bytes) -> dict[str, Any]:
     """Raises ValueError where it holds none."""
-    tree = read_plain(content)[0]
+    tree = read_plain(content)
     if not isinstance(tree, dict):
         raise ValueError("it is no mapping")
     return flat_knobs(tree)

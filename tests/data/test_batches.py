@@ -1,5 +1,5 @@
-"""A file gone through in batches is judged, placed and written as it is at once, and only a batch
-of it is held."""
+"""A file gone through in batches is judged and written as it is at once, and only a batch of it is
+held."""
 
 import weakref
 from collections.abc import Iterator
@@ -13,8 +13,6 @@ import pytest
 
 from posttrain.data import schemas
 from posttrain.data.files import ParquetBatches, read_parquet, rows_at, write_batches, write_parquet
-from posttrain.data.resampling import features as features_module
-from posttrain.data.resampling.features import features, features_in_batches
 from posttrain.data.resampling.selected import Selected
 from posttrain.data.schemas import (
     TASKS_SCHEMA,
@@ -173,33 +171,12 @@ def test_of_the_batches_that_were_judged_none_is_held(table):
     assert len(validate(batches(), [], max_tokens=200, source=Path("d.parquet")).is_kept) == len(table)
 
 
-def test_features_do_not_know_of_batches(toy_rows):
-    conversations = [row.trajectory.messages for row in toy_rows]
-    batches = [conversations[start : start + 7] for start in range(0, len(conversations), 7)]
-    assert (features_in_batches(batches, len(toy_rows), seed=1) == features(toy_rows, seed=1)).all()
-
-
-def test_more_rows_than_the_space_is_fitted_on_are_placed_in_it(toy_rows, monkeypatch):
-    conversations = [row.trajectory.messages for row in toy_rows]
-    fitted_on_all = features(toy_rows, seed=1)
-    monkeypatch.setattr(features_module, "FIT_ROWS", 300)
-    at_once = features_in_batches([conversations], len(toy_rows), seed=1)
-    batches = [conversations[start : start + 7] for start in range(0, len(conversations), 7)]
-    assert (features_in_batches(batches, len(toy_rows), seed=1) == at_once).all()
-    assert np.linalg.norm(at_once, axis=1) == pytest.approx(np.ones(len(toy_rows)))
-    # Axes may turn, distances hardly change.
-    assert np.abs(at_once @ at_once.T - fitted_on_all @ fitted_on_all.T).mean() < 0.03
-
-
 def test_what_is_selected_is_read_again_by_position(path, table):
     some = Selected(path, np.array([3, 8, 60, 99])).at(np.array([1, 3]))
     assert pa.concat_tables(some.tables()).equals(table.take([8, 99]))
     rows = read_trajectories(path)
     assert some.rows() == [rows[8], rows[99]]
-    assert [messages for batch in some for messages in batch] == [
-        rows[8].trajectory.messages,
-        rows[99].trajectory.messages,
-    ]
+    assert list(some) == [rows[8].trajectory.messages, rows[99].trajectory.messages]
 
 
 def test_tasks_are_found_by_split_and_id(tasks, toy_tasks):

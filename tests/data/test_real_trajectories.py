@@ -73,7 +73,8 @@ def test_their_visible_mistakes(rows):
 
 def test_rare_cells_of_imported_trajectories_grow_by_duplicates(rows, toy, replay):
     cells = [cell_of(row, CELLS) for row in rows]
-    points = plan_points("smote", features(rows, seed=1), cells, target_frac=0.5, num_neighbors=5, seed=1)
+    places = features([row.trajectory.messages for row in rows], seed=1)
+    points = plan_points("smote", places, cells, target_frac=0.5, num_neighbors=5, seed=1)
     made = regenerate(points, ReplayContext(rows, {}, toy, replay, []), seed=1)
     assert sorted(Counter(cells).values()) == [18, 18, 164]
     assert len(points) == 2 * (82 - 18)

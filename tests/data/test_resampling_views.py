@@ -142,7 +142,7 @@ def test_a_wrong_answer_that_looks_right_is_kept_because_gold_is_never_seen(toy_
 def test_alike_questions_in_chinese_are_neighbours_without_spaces_between_words():
     texts = [f"查一下{name}的股价" for name in ("腾讯", "美团", "茅台")]
     texts += [f"比较{names}谁更贵" for names in ("平安和招行", "中石油和中石化", "美的和格力")]
-    points = features([row(Message("user", text), ANSWER) for text in texts], seed=1)
+    points = features([(Message("user", text), ANSWER) for text in texts], seed=1)
     alike = points @ points.T
     assert all(alike[i, j] > alike[i, k] for i in range(3) for j in range(3) for k in range(3, 6))
 
@@ -153,22 +153,24 @@ def test_the_same_question_is_farther_from_a_play_with_other_steps_than_from_one
         [call('{"code":"y"}'), result()],
         [call(name="macd"), result(ERROR), call(name="bands"), result()],
     ]
-    points = features([row(ASKED, *play, ANSWER) for play in plays], seed=1)
+    points = features([(ASKED, *play, ANSWER) for play in plays], seed=1)
     assert points[0] @ points[1] > 0.999
     assert points[0] @ points[2] < 0.9
 
 
 def test_features_are_the_same_to_the_bit_for_any_number_of_threads(toy_rows):
+    conversations = [one.trajectory.messages for one in toy_rows]
     found = []
     for num_threads in (1, 2):  # OpenBLAS starts as many as it is asked for, also on one core
         with threadpool_limits(num_threads):
-            found.append(features(toy_rows, seed=1).tobytes())
+            found.append(features(iter(conversations), seed=1).tobytes())
     assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("num_rows", [1, 2, 3])
 def test_a_handful_of_rows_has_features_too(toy_rows, num_rows):
-    assert np.isfinite(features(toy_rows[:num_rows], seed=1)).all()
+    conversations = [one.trajectory.messages for one in toy_rows[:num_rows]]
+    assert np.isfinite(features(conversations, seed=1)).all()
 
 
 def test_the_hardest_rows_are_kept_and_ties_go_to_the_earlier():
@@ -191,6 +193,18 @@ def test_hybrid_covers_what_the_hardest_rows_left_uncovered():
     line = np.array([[0.0], [1], [2], [9], [10]])
     losses = np.array([0.0, 0, 0, 1, 2])
     assert choose_coreset("hybrid", keep=4, losses_N=losses, features_N_D=line, seed=1).tolist() == [0, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("strategy", "given"), [("diversity", []), ("hybrid", [290, 291, 292, 293, 294])])
+def test_each_centre_is_the_row_farthest_from_those_before(strategy, given):
+    points, losses = np.random.default_rng(3).normal(size=(300, 16)), np.zeros(300)
+    losses[given] = 1
+    squared = ((points[:, None] - points[None]) ** 2).sum(axis=2)  # the table of all distances
+    wanted = given or [int(np.argmin(((points - points.mean(axis=0)) ** 2).sum(axis=1)))]
+    while len(wanted) < 10:
+        wanted = [*wanted, int(np.argmax(squared[:, wanted].min(axis=1)))]
+    chosen = choose_coreset(strategy, keep=10, losses_N=losses, features_N_D=points, seed=1)
+    assert chosen.tolist() == sorted(wanted)
 
 
 def test_equal_points_are_never_chosen_twice():

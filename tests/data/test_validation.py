@@ -257,7 +257,9 @@ def test_a_schema_is_judged_without_fetching_what_it_refers_to(monkeypatch):
         ({"type": "string", "pattern": "("}, "x", True),
         ({"$ref": "#/properties/code"}, "x", True),  # without an end
         ({"$ref": "#/$defs/0"}, 5, True),  # of 2^60 steps
-        ({"type": "array", "uniqueItems": True}, [[number] for number in range(20)] * 2, False),
+        ({"$ref": "#/$defs/day"}, "May", False),
+        ({"$ref": "#/$defs/day", "minLength": 9}, "2026-11-27", True),
+        ({"type": "object", "properties": {"$ref": {"type": "integer"}}}, {"$ref": "x"}, False),
         (
             {"$schema": "http://json-schema.org/draft-07/schema#", "type": "string", "pattern": "^(a|aa)+$"},
             "a" * 60 + "b",
@@ -267,7 +269,12 @@ def test_a_schema_is_judged_without_fetching_what_it_refers_to(monkeypatch):
 )
 def test_a_schema_is_judged_within_a_bound(schema, code, is_kept):
     doubling = {str(level): {"allOf": [{"$ref": f"#/$defs/{level + 1}"}] * 2} for level in range(60)}
-    parameters = {"type": "object", "properties": {"code": schema}, "$defs": {**doubling, "60": {"type": "integer"}}}
+    day = {"type": "string", "pattern": r"^\d{4}-\d\d-\d\d$"}
+    parameters = {
+        "type": "object",
+        "properties": {"code": schema},
+        "$defs": {**doubling, "60": {"type": "integer"}, "day": day},
+    }
     tool = {"type": "function", "function": {"name": "quote", "parameters": parameters}}
     start = time.monotonic()
     called = call(json.dumps({"code": code}))

@@ -53,61 +53,20 @@ def test_what_infrastructure_ended_or_nobody_scored_is_no_play():
     assert (metrics["success_rate"], metrics["frac_reward_zero_std"]) == (0.5, 1.0)
 
 
-def evalscope(group: int, acc: float | None):
-    score = {"value": {"acc": acc}, "extracted_prediction": "A", "explanation": None}
-    sample = {"score": score, "sample_id": 0, "group_id": group, "sample_metadata": {}}
-    return {"index": group, "input": "q", "target": "A", "sample_score": sample}
-
-
-def inspect(sample: int, epoch: int, value: object, error: object = None):
-    scores = None if error else {"match": {"value": value, "answer": "A", "explanation": "x"}}
-    return {"id": sample, "epoch": epoch, "input": "q", "target": "A", "messages": [], "scores": scores, "error": error}
-
-
 CHAT = [{"role": "user", "content": "q"}]
 SAID = [{"role": "assistant", "content": "a"}]
 FOUR = [("p", 1.0), ("p", 0.0), ("q", 1.0), ("q", 1.0)]
-SCORED = {"prompt": CHAT, "completion": SAID, "answer": "g", "task": "t"}
 # the plays of FOUR, and where the tool can say so, one that infrastructure ended
 PEERS: dict[str, list[dict[str, object]]] = {
     # verl, verl/trainer/ppo/ray_trainer.py, _dump_generations
     "verl": [{"input": i, "output": "a", "gts": "g", "score": s, "step": 3, "acc": s} for i, s in FOUR],
     # TRL, trl/trainer/grpo_trainer.py, log_completions
     "trl": [{"step": 1, "prompt": i, "completion": "a", "exact": s, "advantage": 0.1} for i, s in FOUR],
-    # verifiers, results.jsonl of vf-eval; prime-rl's rollouts are alike
-    "verifiers": [
-        *({**SCORED, "example_id": i, "reward": s, "error": None} for i, s in FOUR),
-        {**SCORED, "example_id": "q", "reward": 0.0, "error": {"error": "SandboxError"}},
-    ],
-    # OpenRLHF, openrlhf/cli/batch_inference.py
-    "openrlhf": [{"input": i, "output": "a", "reward": s} for i, s in FOUR],
-    # SkyRL, skyrl_train/utils/trainer_utils.py, dump_per_dataset_eval_results: a reward a token
-    "skyrl": [
-        *({"input_prompt": i, "output_response": "a", "score": [0.0, s], "stop_reason": "stop"} for i, s in FOUR),
-        {"input_prompt": "q", "output_response": "", "score": [0.0], "stop_reason": "abort"},
-    ],
-    # rLLM, rllm/agents/agent.py, Episode.to_dict
-    "rllm": [
-        *(
-            {"task": {"q": i}, "is_correct": s == 1, "trajectories": [], "termination_reason": "timeout"}
-            for i, s in FOUR
-        ),
-        {"task": {"q": "q"}, "is_correct": False, "trajectories": [], "termination_reason": "error"},
-    ],
-    # evalscope, evalscope/api/evaluator/cache.py, ReviewResult
-    "evalscope": [evalscope(0, 1.0), evalscope(0, 0.0), evalscope(1, 1.0), evalscope(1, 1.0)],
-    # Inspect, inspect_ai/log/_log.py, EvalSample, in a log
-    "inspect": [
-        *(inspect(1, 1, "C"), inspect(1, 2, "I"), inspect(2, 1, 1), inspect(2, 2, True)),
-        inspect(2, 3, None, {"message": "x"}),
-    ],
 }
 
 
 def written(path: Path, tool: str, records: list[dict[str, object]]) -> Path:
-    if tool == "inspect":
-        path.write_text(json.dumps({"version": 2, "status": "success", "eval": {}, "samples": records}))
-    elif tool == "trl":
+    if tool == "trl":
         pq.write_table(pa.Table.from_pylist(records), path)
     else:
         path.write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -128,27 +87,21 @@ def test_what_a_peer_writes_of_its_rollouts_is_read_and_what_infrastructure_ende
     ("record", "said"),
     [
         (PEERS["trl"][0] | {"format": 0.5}, r"rewards exact, format: name one with --reward"),
-        # NeMo-RL, nemo_rl/utils/logger.py, log_batched_dict_as_jsonl
-        (
-            {"content": ["q", "a"], "rewards": 1.0, "input_lengths": 9, "idx": 0},
-            r"give --group COLUMN, or --group HOW_MANY",
-        ),
         (
             {"episode": 1, "utterance": "a", "points": 3},
             r"--group and --reward name the columns: it has episode, utterance",
         ),
         ({"messages": [*CHAT, *SAID], "points": 3}, r"name the column with --reward: it has messages, points"),
-        (inspect(1, 1, {"a": 1, "b": 0}) | {"sample_score": None}, r"rewards scores\.a, scores\.b: name one"),
     ],
 )
 def test_what_is_not_told_is_asked_for_by_the_options_name(record, said, tmp_path):
     with pytest.raises(DataError, match=said):
-        read_rollouts(written(tmp_path / "rollouts", "inspect" if "epoch" in record else "x", [record] * 2))
+        read_rollouts(written(tmp_path / "rollouts", "x", [record] * 2))
 
 
 def test_reward_and_group_name_columns_of_any_file_and_a_number_counts_records(tmp_path):
     nemo = [{"content": ["q"], "rewards": reward, "idx": idx} for idx, reward in enumerate([1.0, 0.0, 1.0, 1.0])]
-    plays = read_rollouts(written(tmp_path / "a", "x", nemo), group="2").rollouts
+    plays = read_rollouts(written(tmp_path / "a", "x", nemo), group="2", reward="rewards").rollouts
     assert group_health(plays, success_at=1.0, source="x")["frac_reward_zero_std"] == 0.5
     mine = [{"episode": {"of": place // 2}, "score": {"points": place}} for place in range(4)]
     plays = read_rollouts(written(tmp_path / "b", "x", mine), group="episode.of", reward="score.points").rollouts
@@ -158,14 +111,9 @@ def test_reward_and_group_name_columns_of_any_file_and_a_number_counts_records(t
     assert ([play.reward for play in plays], len({play.task for play in plays})) == ([0.0, 1.0, 2.0], 1)
 
 
-def test_an_archive_of_inspect_is_refused_with_the_command_that_opens_it(tmp_path):
-    (tmp_path / "log.eval").write_bytes(b"PK\x05\x06" + b"\0" * 18)
-    with pytest.raises(DataError, match="inspect log convert"):
-        read_rollouts(tmp_path / "log.eval")
-
-
 def test_the_command_says_what_it_left_out(tmp_path):
-    result = posttrain("health", written(tmp_path / "rollouts", "skyrl", PEERS["skyrl"]), "--json")
+    records = [*PEERS["verl"], PEERS["verl"][0] | {"stop_reason": "abort"}]
+    result = posttrain("health", written(tmp_path / "rollouts", "verl", records), "--json")
     assert result.stderr == "left out: 1 that infrastructure ended, 0 without a reward, of 5 rollouts\n"
     assert json.loads(result.stdout)["success_rate"] == 0.75
 

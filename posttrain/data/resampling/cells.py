@@ -5,7 +5,8 @@ where it only acts. Each label divides every cell, so name few: rare cells are o
 """
 
 import itertools
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from posttrain.data.schemas import TrajectoryRow
 from posttrain.types import Message, ToolCall
@@ -19,6 +20,23 @@ def cell_of(row: TrajectoryRow, labels: Sequence[str]) -> str:
     language; `-` for a label that the row lacks."""
     style = "reasoning" if row.reasoning else "tools"
     return "/".join([*(row.labels.get(label, "-") for label in labels), style])
+
+
+def count_cells(
+    validated: Sequence[str], after_quality: Sequence[str], after_coreset: Sequence[str], added: Sequence[str]
+) -> dict[str, Mapping[str, int]]:
+    """Rows of each validated cell at every step, for summary.json; each argument is the cells of
+    all rows at that point, and `after` counts the training set."""
+    before, good, core, new = (Counter(cells) for cells in (validated, after_quality, after_coreset, added))
+    return {
+        cell: {
+            "validated": before[cell],
+            "after_quality": good[cell],
+            "after_coreset": core[cell],
+            "after": core[cell] + new[cell],
+        }
+        for cell in sorted(before)
+    }
 
 
 def steps_of(messages: Sequence[Message]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from posttrain.types import Message
 @dataclass(frozen=True, slots=True)
 class Selected:
     """The rows of a file of TRAJECTORIES_SCHEMA at `positions_N`, ascending. Iteration gives their
-    conversations in batches. Reading raises DataError where the file is damaged."""
+    conversations. Reading raises DataError where the file is damaged."""
 
     path: Path
     positions_N: NDArray[np.int64]
@@ -24,10 +24,11 @@ class Selected:
     def __len__(self) -> int:
         return len(self.positions_N)
 
-    def __iter__(self) -> Iterator[Sequence[Sequence[Message]]]:
+    def __iter__(self) -> Iterator[Sequence[Message]]:
         for table in rows_at(ParquetBatches(self.path, TRAJECTORIES_SCHEMA, ("messages",)), self.positions_N):
             with reading_rows(self.path):
-                yield [messages_from_columns(messages) for messages in table["messages"].to_pylist()]
+                conversations = [messages_from_columns(messages) for messages in table["messages"].to_pylist()]
+            yield from conversations
 
     def tables(self) -> Iterator[pa.Table]:
         """The rows with all columns, in batches."""

@@ -3,7 +3,7 @@ nearest neighbours of the same cell.
 
 `regenerate.py` makes a demonstration from the rows nearest to a point. A point is contaminated
 where most of its nearest rows belong to other cells; a high rate means that cells overlap in
-feature space. Many rows are searched approximately (`NearestInCells`).
+feature space.
 """
 
 from collections import Counter
@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 from imblearn.over_sampling import SMOTE, RandomOverSampler
 from numpy.typing import NDArray
+from sklearn.neighbors import NearestNeighbors
 
-from posttrain.data.resampling.neighbourhoods import NearestInCells
 from posttrain.runtime.exits import DataError
 
 
@@ -67,8 +67,7 @@ def plan_points(
             for number, size in group.items():
                 points += [Point(names[number], (int(np.argmax(numbers_N == number)),))] * (size - 1)
             continue
-        search = NearestInCells(n_neighbors=neighbors + 1)  # a row is its own nearest
-        sampler = SMOTE(sampling_strategy=group, k_neighbors=search, random_state=seed)
+        sampler = SMOTE(sampling_strategy=group, k_neighbors=neighbors, random_state=seed)
         resampled, numbers = sampler.fit_resample(features_N_D, numbers_N)
         new = slice(len(cells), None)
         points += _located(resampled[new], numbers[new], features_N_D, numbers_N, names, num_neighbors)
@@ -128,6 +127,6 @@ def _located(
 def _nearest(rows_N_D: NDArray[np.float64], points_M_D: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     """Positions in `rows` of the `count` nearest of each point (all where there are fewer), nearest
     first; shape (M, K)."""
-    search = NearestInCells(n_neighbors=min(count, len(rows_N_D)), algorithm="brute").fit(rows_N_D)
+    search = NearestNeighbors(n_neighbors=min(count, len(rows_N_D)), algorithm="brute").fit(rows_N_D)
     found: NDArray[np.int64] = search.kneighbors(points_M_D, return_distance=False)
     return found

@@ -1,42 +1,25 @@
 """Validates arguments by an untrusted JSON schema within a bound on time, and fetches nothing.
 
-`regex` searches patterns with a time limit (Python's `re` runs for years on `^(a+)+$`). Every
-evaluated keyword counts as a step, because `$ref`s that double at each level make 2^levels of them.
-No `$ref` is fetched. What the bound leaves unjudged passes: it says nothing about the agent.
-
-jsonschema-rs was tried (0.61): its `backtrack_limit` bounds patterns, but nothing bounds `$ref`s
-(30 doubling levels take 38 s, each further one twice as long), and it rejects a whole schema for
-one pattern that does not compile.
+Each local `$ref` is replaced by its target before anything is judged, up to `MAX_DEPTH` levels and
+`MAX_NODES` schemas: `$ref`s that double at each level would make 2^levels of them. What is left out
+passes: it says nothing about the agent. `regex` searches patterns with a time limit, because
+Python's `re` runs for years on `^(a+)+$`.
 """
 
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import regex  # type: ignore[import-untyped]
-from referencing.exceptions import Unresolvable
 
-MAX_STEPS = 100_000  # per call: keywords, and entries of lists in them
-MAX_PATTERN_CHARS = 2_000
+MAX_DEPTH, MAX_NODES = 24, 10_000
 PATTERN_TIMEOUT_S = 0.2  # per search; an ordinary pattern takes microseconds
+# Left out: keywords that choose another validator or another base of `$ref`s, search with `re`, or
+# compare all pairs of entries.
+_NOT_JUDGED = ("$schema", "$id", "$dynamicRef", "uniqueItems", "unevaluatedItems", "unevaluatedProperties")
+_VALUES = ("enum", "const", "default", "examples")  # keywords that hold values, not schemas
 _TOO_SLOW: set[str] = set()  # patterns that timed out; they are ignored then
-
-Keyword = Callable[[Any, Any, Any, Any], Any]
-
-
-class _TooMuchWork(Exception):
-    """Raised when the step budget is used up."""
-
-
-class _Steps:
-    def __init__(self) -> None:
-        self.num_left = 0
-
-    def take(self, number: int) -> None:
-        self.num_left -= number
-        if self.num_left < 0:
-            raise _TooMuchWork
 
 
 def is_schema(text: str) -> bool:
@@ -51,15 +34,13 @@ def fits(text: str, given: Mapping[str, Any]) -> bool:
     validator = _validator(text)
     if validator is None:
         raise ValueError(f"{text[:80]!r} is no JSON schema")
-    parameters = validator.schema
+    parameters = json.loads(text)
     is_open = parameters.get("additionalProperties", False) or "patternProperties" in parameters
     if not is_open and any(name not in parameters.get("properties", {}) for name in given):
         return False
-    _, steps = _bounded_validator()
-    steps.num_left = MAX_STEPS
     try:
         return bool(validator.is_valid(given))
-    except (_TooMuchWork, Unresolvable, RecursionError, ArithmeticError):
+    except (RecursionError, ArithmeticError):
         return True
 
 
@@ -67,103 +48,59 @@ def fits(text: str, given: Mapping[str, Any]) -> bool:
 def _validator(text: str) -> Any:
     """None where the text is no schema."""
     import jsonschema  # type: ignore[import-untyped]  # it comes with Great Expectations and is as slow to load
-    import referencing
 
-    bounded, _ = _bounded_validator()
+    plain = jsonschema.Draft202012Validator
     try:
-        parameters = _without_dialects(json.loads(text))
+        parameters = json.loads(text)
         if not isinstance(parameters, dict) or not isinstance(parameters.get("properties", {}), dict):
             return None
-        jsonschema.Draft202012Validator.check_schema(parameters, format_checker=jsonschema.FormatChecker(formats=()))
-        return bounded(parameters, registry=referencing.Registry())
+        plain.check_schema(parameters, format_checker=jsonschema.FormatChecker(formats=()))
     except (ValueError, RecursionError, jsonschema.SchemaError):
         return None
+    closed = _closed(parameters, parameters, 0, iter(range(MAX_NODES)))
+    return jsonschema.validators.extend(plain, {"pattern": _pattern})(closed)
 
 
-def _without_dialects(schema: Any) -> Any:
-    """The schema without `$schema`, which would choose a validator without bounds, and without
-    `$id`, the base of `$ref`s."""
-    if isinstance(schema, dict):
-        return {
-            key: _without_dialects(value)
-            for key, value in schema.items()
-            if not (key in ("$schema", "$id") and isinstance(value, str))
-        }
-    return [_without_dialects(value) for value in schema] if isinstance(schema, list) else schema
+def _closed(node: Any, root: Any, depth: int, budget: Iterator[int]) -> Any:
+    """A schema without `$ref`s and without `_NOT_JUDGED`; {}, which everything fits, where it leads
+    too deep or out of `root`, or where the budget is used up."""
+    if isinstance(node, list):
+        return [_closed(inner, root, depth, budget) for inner in node]
+    if not isinstance(node, dict):
+        return node
+    if depth > MAX_DEPTH or next(budget, None) is None:
+        return {}
+    left_out = {*_NOT_JUDGED, "$ref", "$defs", "definitions"}
+    if "patternProperties" in node:  # it may allow the names that additionalProperties refuses
+        left_out |= {"patternProperties", "additionalProperties"}
+    closed: dict[str, Any] = {}
+    for key, value in node.items():
+        if key in ("properties", "dependentSchemas"):  # whose keys are names, `$ref` as well
+            closed[key] = {name: _closed(inner, root, depth + 1, budget) for name, inner in value.items()}
+        elif key not in left_out:
+            closed[key] = value if key in _VALUES else _closed(value, root, depth + 1, budget)
+    if isinstance(reference := node.get("$ref"), str):
+        closed["allOf"] = [*closed.get("allOf", ()), _closed(_target(root, reference), root, depth + 1, budget)]
+    return closed
 
 
-@functools.cache
-def _bounded_validator() -> tuple[Any, _Steps]:
+def _target(root: Any, reference: str) -> Any:
+    """The schema at a JSON pointer such as `#/$defs/day`; {} where there is none, or in another
+    document."""
+    found = root
+    for part in reference.removeprefix("#").split("/")[1:] if reference.startswith("#") else [""]:
+        found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
+    return {} if found is None else found
+
+
+def _pattern(_: Any, pattern: str, instance: Any, __: Any) -> Iterator[Any]:
     import jsonschema
 
-    steps = _Steps()
-    plain = jsonschema.Draft202012Validator
-    own: dict[str, Keyword] = {
-        "pattern": _pattern,
-        "uniqueItems": _unique_items,
-        "additionalProperties": _additional_properties(plain.VALIDATORS["additionalProperties"]),
-        **dict.fromkeys(("patternProperties", "unevaluatedItems", "unevaluatedProperties"), _passed_over),
-    }
-    counted = {name: _counted(check, steps) for name, check in {**plain.VALIDATORS, **own}.items()}
-    return jsonschema.validators.extend(plain, counted), steps
-
-
-def _counted(check: Keyword, steps: _Steps) -> Keyword:
-    def judge(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
-        steps.take(1 + (len(value) if isinstance(value, (list, dict)) else 0))
-        if check is _unique_items and isinstance(instance, list):
-            steps.take(len(instance))
-        return check(validator, value, instance, schema)
-
-    return judge
-
-
-def _pattern(_: Any, pattern: Any, instance: Any, __: Any) -> Iterator[Any]:
-    if isinstance(instance, str) and not _matches(pattern, instance):
-        yield _error("pattern")
-
-
-def _unique_items(_: Any, is_unique: Any, instance: Any, __: Any) -> Iterator[Any]:
-    if is_unique and isinstance(instance, list):
-        texts = [json.dumps(item, sort_keys=True) for item in instance]
-        if len(set(texts)) < len(texts):
-            yield _error("uniqueItems")
-
-
-def _additional_properties(plain: Keyword) -> Keyword:
-    """The standard check, skipped where patternProperties, which is not evaluated, allows names."""
-    return lambda validator, value, instance, schema: (
-        () if "patternProperties" in schema else plain(validator, value, instance, schema)
-    )
-
-
-def _passed_over(*_: Any) -> tuple[()]:
-    return ()
-
-
-def _error(keyword: str) -> Any:
-    import jsonschema
-
-    return jsonschema.ValidationError(keyword)
-
-
-def _matches(pattern: Any, text: str) -> bool:
-    """Search with a time limit; True where the pattern does not compile or once took too long."""
-    compiled = _compiled(pattern)
-    if compiled is None or pattern in _TOO_SLOW:
-        return True
-    try:
-        return compiled.search(text, timeout=PATTERN_TIMEOUT_S) is not None
-    except TimeoutError:
-        _TOO_SLOW.add(pattern)
-        return True
-
-
-@functools.lru_cache(maxsize=4096)
-def _compiled(pattern: Any) -> Any:
-    if not isinstance(pattern, str) or len(pattern) > MAX_PATTERN_CHARS:
-        return None
-    try:
-        return regex.compile(pattern)
-    except (regex.error, RecursionError, MemoryError, OverflowError, ValueError):
-        return None
+    if isinstance(instance, str) and pattern not in _TOO_SLOW:
+        try:
+            if regex.search(pattern, instance, timeout=PATTERN_TIMEOUT_S) is None:
+                yield jsonschema.ValidationError("pattern")
+        except TimeoutError:
+            _TOO_SLOW.add(pattern)
+        except (regex.error, RecursionError, MemoryError, OverflowError, ValueError):
+            return  # it does not compile

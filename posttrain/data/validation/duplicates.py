@@ -6,7 +6,6 @@ copy often gets new ones. Only 16 bytes of BLAKE2b are kept of each: a collision
 """
 
 import hashlib
-import itertools
 from typing import Any
 
 import numpy as np
@@ -34,17 +33,7 @@ def conversation_digests(rows: pa.Table) -> list[bytes]:
 
 def digests(texts: Any) -> list[bytes]:
     """A hash per text; nulls count as empty."""
-    array = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
-    array = pc.fill_null(array, "")
-    # Arrow keeps all texts in one buffer, with the offset of each: no Python string is made.
-    _, offsets, characters = array.buffers()
-    if characters is None:  # not one text has a character
-        return [hashlib.blake2b(digest_size=_DIGEST_BYTES).digest()] * len(array)
-    ends = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1].tolist()
-    held = memoryview(characters)
-    return [
-        hashlib.blake2b(held[start:end], digest_size=_DIGEST_BYTES).digest() for start, end in itertools.pairwise(ends)
-    ]
+    return [hashlib.blake2b((text or "").encode(), digest_size=_DIGEST_BYTES).digest() for text in texts.to_pylist()]
 
 
 def is_first(digests_N: list[bytes], seen: set[bytes]) -> NDArray[np.bool_]:
