@@ -14,9 +14,8 @@ from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.types import Message, StopReason, ToolCall, Trajectory
 from posttrain.worlds.bfcl import package
-from posttrain.worlds.bfcl.calls import Call, as_evaluated, read_gold
 from posttrain.worlds.bfcl.domain import BfclDomain
-from posttrain.worlds.bfcl.entries import SETS, entries, entry_with
+from posttrain.worlds.bfcl.entries import SETS, Call, entries, entry_with, read_gold
 from posttrain.worlds.bfcl.instances import make_instances
 from posttrain.worlds.bfcl.params import BfclFlawRates, BfclParams, SplitShares
 from posttrain.worlds.bfcl.schemas import READ_ONLY, schemas_of
@@ -291,14 +290,7 @@ def test_more_than_twenty_messages_with_calls_in_one_turn_end_the_episode():
     assert verdicts(entry, last).success  # in the last turn the package judges what was done until then
 
 
-def test_texts_are_read_as_the_package_evaluates_them():
-    names = {"ls": "agent_eval_x_GorillaFileSystem_instance"}
-    assert as_evaluated(Call("echo", {"content": "Budget (2024)"}), names).arguments == {"content": "Budget(2024)"}
-    assert as_evaluated(Call("echo", {"content": "run ls ()"}), names).arguments == {
-        "content": "run agent_eval_x_GorillaFileSystem_instance.ls()"
-    }
-    with pytest.raises(ValueError, match="invalid syntax"):
-        as_evaluated(Call("echo", {"a): print(": 1}), names)
+def test_gold_text_is_read_and_never_evaluated():
     assert read_gold("sort('a.txt')") == Call("sort", {}, ("a.txt",))
     with pytest.raises(ValueError, match="malformed node"):
         read_gold("sort(open('x'))")

@@ -7,8 +7,7 @@ from itertools import islice
 from typing import Any
 
 from posttrain.types import Message, Split, Task
-from posttrain.worlds.bfcl.calls import Call
-from posttrain.worlds.bfcl.entries import Entry, entries, entry_with
+from posttrain.worlds.bfcl.entries import Call, Entry, entries, entry_with
 from posttrain.worlds.bfcl.expert import draw_flaws, expert_script
 from posttrain.worlds.bfcl.grade import SCORES
 from posttrain.worlds.bfcl.package import CLASSES

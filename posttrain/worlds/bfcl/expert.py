@@ -13,8 +13,7 @@ from typing import Literal, get_args
 
 from posttrain.types import Message, ToolCall
 from posttrain.worlds.bfcl import package
-from posttrain.worlds.bfcl.calls import Call
-from posttrain.worlds.bfcl.entries import Entry
+from posttrain.worlds.bfcl.entries import Call, Entry
 from posttrain.worlds.bfcl.params import BfclFlawRates
 from posttrain.worlds.scripts import Script, raw_call, say
 

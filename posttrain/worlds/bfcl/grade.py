@@ -15,14 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from posttrain.types import Message, Outcome, Trajectory
-from posttrain.worlds.bfcl.calls import Call, as_evaluated, read_gold
-from posttrain.worlds.bfcl.entries import Entry, bound
+from posttrain.worlds.bfcl.entries import Call, Entry, bound, read_gold
 from posttrain.worlds.bfcl.instances import Instances, make_instances
 from posttrain.worlds.bfcl.schemas import is_read_only
 from posttrain.worlds.made_calls import agent_messages
 from posttrain.worlds.tools import json_object
 
-_MODEL = "agent"  # the package's name for who plays; it comes up in texts that name a function
 SCORES = ("state_match", "response_match", "restraint")
 
 
@@ -144,13 +142,11 @@ def turn_verdicts(entry: Entry, made: Sequence[Sequence[Call]], called: Collecti
     """A verdict for each turn that was reached, also behind one that failed. `made` has the calls
     of each turn that reached the classes; `called` the turns with a call of any function."""
     agent, gold = make_instances(entry, 2)
-    agent_names = agent.names_for(entry.entry_id, f"{_MODEL}_eval")
-    gold_names = gold.names_for(entry.entry_id, f"{_MODEL}_ground_truth_eval")
     answers: Counter[str] = Counter()
     verdicts = []
     for turn, (calls, gold_texts) in enumerate(zip(made, entry.gold_texts, strict=False)):
-        answers.update(_answer(agent, agent_names, call) for call in calls)
-        wanted = Counter(gold.answer(read_gold(text, gold_names)) for text in gold_texts)
+        answers.update(agent.answer(call) for call in calls)
+        wanted = Counter(gold.answer(read_gold(text)) for text in gold_texts)
         verdicts.append(
             TurnVerdict(
                 is_checked=bool(gold_texts),
@@ -160,13 +156,6 @@ def turn_verdicts(entry: Entry, made: Sequence[Sequence[Call]], called: Collecti
             )
         )
     return verdicts
-
-
-def _answer(agent: Instances, names: Mapping[str, str], call: Call) -> str:
-    try:
-        return agent.answer(as_evaluated(call, names))
-    except ValueError as error:
-        return f"Error during execution: {error}"
 
 
 def _differing(agent: Instances, gold: Instances) -> tuple[str, ...]:

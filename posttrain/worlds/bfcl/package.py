@@ -38,11 +38,6 @@ def class_named(name: str) -> Any:
     return getattr(_imported(path), name)
 
 
-def is_stateless(class_name: str) -> bool:
-    """True where the package makes the class without a scenario."""
-    return class_name in module("constants.executable_backend_config").STATELESS_CLASSES
-
-
 def documents(class_name: str) -> list[dict[str, Any]]:
     """The package's descriptions of a class's functions, in its own form."""
     file_name = module("constants.executable_backend_config").MULTI_TURN_FUNC_DOC_FILE_MAPPING[class_name]
@@ -56,14 +51,8 @@ def questions(set_name: str) -> list[dict[str, Any]]:
 
 def answers(set_name: str) -> list[list[list[str]]]:
     """The gold calls of each entry of a set, in the order of `questions`, by turn."""
-    found = list(_lines(_data() / "possible_answer" / f"BFCL_v4_multi_turn_{set_name}.json"))
-    return [line["ground_truth"] for line in found]
-
-
-def words_for_added_functions() -> str:
-    """The user's words when functions are added."""
-    words: str = module("constants.default_prompts").DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC
-    return words
+    lines = _lines(_data() / "possible_answer" / f"BFCL_v4_multi_turn_{set_name}.json")
+    return [line["ground_truth"] for line in lines]
 
 
 def max_steps() -> int:
@@ -71,12 +60,6 @@ def max_steps() -> int:
     user's."""
     number: int = module("constants.default_prompts").MAXIMUM_STEP_LIMIT
     return number
-
-
-def json_type(type_name: str) -> str:
-    """JSON schema's name for a type of the package's documents."""
-    mapping: dict[str, str] = module("constants.type_mappings").GORILLA_TO_OPENAPI
-    return mapping[type_name]
 
 
 def _data() -> Path:

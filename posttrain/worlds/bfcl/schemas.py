@@ -74,12 +74,13 @@ def _schema(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _property(value: Mapping[str, Any]) -> dict[str, Any]:
+    json_types = package.module("constants.type_mappings").GORILLA_TO_OPENAPI
     turned = dict(value)
     if value["type"] == "float":
         turned |= {"format": "float", "description": f"{value['description']} This is a float type value."}
-    turned["type"] = package.json_type(value["type"])
+    turned["type"] = json_types[value["type"]]
     if "items" in value:
-        turned["items"] = dict(value["items"]) | {"type": package.json_type(value["items"]["type"])}
+        turned["items"] = dict(value["items"]) | {"type": json_types[value["items"]["type"]]}
     if "properties" in value:
         turned["properties"] = {name: _property(inner) for name, inner in value["properties"].items()}
     return turned

@@ -4,7 +4,6 @@ A function that is added late can be called from the beginning, as in the packag
 the classes have is executed: it is announced in the user's message of its turn, and its schema
 never stands in the prompt, so that the conversation only grows."""
 
-import copy
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,8 +11,7 @@ from typing import Any
 
 from posttrain.types import JsonValue, Message, Outcome, Trajectory
 from posttrain.worlds.bfcl import package
-from posttrain.worlds.bfcl.calls import Call
-from posttrain.worlds.bfcl.entries import Entry
+from posttrain.worlds.bfcl.entries import Call, Entry
 from posttrain.worlds.bfcl.grade import grade
 from posttrain.worlds.bfcl.instances import Instances, make_instances
 from posttrain.worlds.bfcl.schemas import is_read_only, schemas_of
@@ -71,8 +69,8 @@ class BfclWorld:
 
     def _bind(self, name: str) -> Callable[..., JsonValue]:
         def function(**arguments: Any) -> JsonValue:
-            self._made[-1].append(Call(name, copy.deepcopy(arguments)))  # a class may keep and change what it is given
-            return _answer(self._instances, Call(name, arguments))
+            self._made[-1].append(Call(name, arguments))
+            return _answer(self._instances, self._made[-1][-1])
 
         return function
 
