@@ -3,7 +3,7 @@ import json
 import pytest
 
 from posttrain.types import Task
-from posttrain.world_check.policies import adversaries, made_arguments, malform_every_call
+from posttrain.world_check.policies import adversaries, made_arguments
 from posttrain.worlds.scripts import call, say
 from posttrain.worlds.tools import Tool
 
@@ -50,7 +50,7 @@ def test_every_other_tool_is_called_before_the_experts_first_call_with_what_the_
 
 
 def test_a_malformed_call_never_parses():
-    [_, line, _] = malform_every_call(GOLD)
+    [_, line, _] = adversaries(task_offering("look"), GOLD, TOOLS)["malforms every call of the expert"]
     with pytest.raises(json.JSONDecodeError):
         json.loads(line.tool_calls[0].arguments)
 
