@@ -86,5 +86,4 @@ def gold_from_json(text: str) -> Gold:
 
 
 def gold_of(task: Task) -> Gold:
-    """The gold in a task's `goal`."""
     return gold_from_json(task.goal)

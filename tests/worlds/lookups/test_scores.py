@@ -5,24 +5,23 @@ import pytest
 
 from posttrain.rewards.length_penalty import length_penalty
 from posttrain.types import Message, Task, ToolCall, Trajectory
+from posttrain.worlds.lookups import scores
 from posttrain.worlds.lookups.gold import Answer
-from posttrain.worlds.lookups.matching import steps_taken
-from posttrain.worlds.lookups.scores import (
-    accuracy,
-    completion,
-    efficiency,
-    format_error,
-    is_strict,
-    redundant_call,
-    step,
-    timing,
-    tool_accuracy,
-    wrong_tool,
-)
-from posttrain.worlds.lookups.scores import format as format_score
+from posttrain.worlds.lookups.matching import read
 from posttrain.worlds.tools import Tool
 from tests.worlds.lookups.play import ANSWER, ERROR, INFO, PRICE, call, played, result, say, task, user, with_tokens
 
+
+def of(score):
+    """The score as a function of trajectory and task."""
+    return lambda trajectory, task, *more: score(read(trajectory, task), *more)
+
+
+accuracy, completion, efficiency, step, timing = map(
+    of, (scores.accuracy, scores.completion, scores.efficiency, scores.step, scores.timing)
+)
+tool_accuracy, is_strict, format_score = map(of, (scores.tool_accuracy, scores.is_strict, scores.format))
+format_error, redundant_call, wrong_tool = map(of, (scores.format_error, scores.redundant_call, scores.wrong_tool))
 INFO_CALL = call("get_hk_company_info")
 WRONG_CALL = call("get_realtime_quote")
 DONE = task(answer=Answer("choice", "done"))
@@ -118,7 +117,7 @@ def test_two_calls_in_one_message_are_two_steps():
         "assistant", tool_calls=(call().tool_calls[0], ToolCall("call_2", "get_hk_company_info", '{"code":"00700.HK"}'))
     )
     played_at_once = played(both, result(), Message("tool", "{}", tool_call_id="call_2"), say())
-    assert steps_taken(played_at_once) == 3
+    assert efficiency(played_at_once, task(PRICE)).value == 2 / 3
 
 
 def test_a_quick_failure_is_not_efficient():
