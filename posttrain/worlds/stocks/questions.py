@@ -25,7 +25,7 @@ from posttrain.worlds.stocks.fields import (
     RATIOS,
     VOLUMES,
 )
-from posttrain.worlds.stocks.phrasing import frames
+from posttrain.worlds.stocks.phrasing import FRAMES
 
 # How the company is named: by code; with its market said outright or by exchange or currency; under
 # two spellings of which one is unknown; without any word on the market (it is listed in one only);
@@ -137,7 +137,6 @@ _STOPS = (Choice(4, "stop", "plain", ("none",)), Choice(1, "ending", "plain", ("
 
 
 def menu(cell: Cell) -> tuple[Choice, ...]:
-    """The questions of a cell."""
     if cell.side == "both":
         return _ACROSS_MARKETS[cell.difficulty]
     return _STOPS if cell.side == "none" else _MENU[cell.kind, cell.difficulty]
@@ -147,7 +146,7 @@ def draw_question(cell: Cell, rng: random.Random, *, is_paraphrase: bool) -> Que
     """One question of a cell's menu in one of its phrasings."""
     choices = menu(cell)
     (choice,) = rng.choices(choices, weights=[choice.weight for choice in choices])
-    num_phrases = len(frames(choice.family, cell.language, is_paraphrase=is_paraphrase))
+    num_phrases = len(FRAMES[choice.family, cell.language][is_paraphrase])
     return Question(
         choice.family, rng.choice(choice.fields), choice.reference, rng.randrange(num_phrases), is_paraphrase
     )

@@ -9,7 +9,7 @@ from posttrain.worlds.lookups.gold import GoldCall
 from posttrain.worlds.stocks.codes import MARKETS, MARKETS_AS_SIDES, MarketName
 from posttrain.worlds.stocks.market import Company, Listing, Market
 from posttrain.worlds.stocks.names import BRAND_WORDS, INDUSTRIES, name_key
-from posttrain.worlds.stocks.phrasing import cues, on_both_markets
+from posttrain.worlds.stocks.phrasing import BOTH, CUES
 from posttrain.worlds.stocks.questions import Question, Reference
 
 # of the companies that a cue names; the trap lies in Hong Kong
@@ -72,8 +72,7 @@ class Directory:
             case "no_cue":
                 return Mention(name, (search,) if market == "a" else (search_call("a", name), search), forms)
             case "both":
-                text = on_both_markets(language, is_paraphrase=question.is_paraphrase).format(n=name)
-                return Mention(text, (search,), forms)
+                return Mention(BOTH[language][question.is_paraphrase].format(n=name), (search,), forms)
             case "cue" | "indirect":
                 return Mention(self._cued(question, language, market, name, rng), (search,), forms)
         return Mention(name, (search,), forms)
@@ -89,7 +88,7 @@ class Directory:
 
     def _cued(self, question: Question, language: str, market: MarketName, name: str, rng: random.Random) -> str:
         style = "indirect" if question.reference == "indirect" else "cue"
-        return rng.choice(cues(style, language, market, is_paraphrase=question.is_paraphrase)).format(n=name)
+        return rng.choice(CUES[style, language, market][question.is_paraphrase]).format(n=name)
 
     def _name(self, company: Company, language: str, rng: random.Random) -> str:
         short_zh, long_en = company.aliases

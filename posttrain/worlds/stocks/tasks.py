@@ -12,7 +12,7 @@ from posttrain.worlds.lookups.schedule import Cell, Draft, offered
 from posttrain.worlds.stocks.codes import MARKETS_AS_SIDES, MarketName
 from posttrain.worlds.stocks.fields import AVERAGES, FIELDS, PRICES, Field
 from posttrain.worlds.stocks.market import Company
-from posttrain.worlds.stocks.phrasing import endings, frames, words_of
+from posttrain.worlds.stocks.phrasing import FIELD_WORDS, FRAMES, PURPOSE_WORDS, endings
 from posttrain.worlds.stocks.questions import Question
 from posttrain.worlds.stocks.references import Directory, Mention, search_call
 from posttrain.worlds.tools import Tool
@@ -188,9 +188,9 @@ class TaskDraft:
         return company.name_zh if self._cell.language == "zh" else company.name_en
 
     def _words(self, field: str | None = None) -> str:
-        is_purpose, is_paraphrase = self._cell.kind == "tool_retrieval", self._question.is_paraphrase
-        name = field or self._question.field
-        return words_of(name, self._cell.language, is_purpose=is_purpose, is_paraphrase=is_paraphrase)
+        """The name of a field; where a tool must be found, what it is good for."""
+        words = PURPOSE_WORDS if self._cell.kind == "tool_retrieval" else FIELD_WORDS
+        return words[field or self._question.field][self._cell.language][self._question.is_paraphrase]
 
     def _call(self, mention: Mention, side: MarketName) -> GoldCall:
         """The call that tells the field. A moving average may be asked for alone or with the usual
@@ -219,7 +219,7 @@ class TaskDraft:
 
     def _finish(self, gold: Gold, companies: Sequence[Company], **words: str) -> Draft:
         question = self._question
-        sentences = frames(question.family, self._cell.language, is_paraphrase=question.is_paraphrase)
+        sentences = FRAMES[question.family, self._cell.language][question.is_paraphrase]
         tools = _offer(list(self._tools), {call.name for call in gold.calls}, question.field, self._rng)
         text = sentences[question.phrase].format(**words)
         return Draft(text, tuple(company.company_id for company in companies), tools, gold)

@@ -33,8 +33,7 @@ def test_every_code_is_unique_canonical_and_leads_back_to_its_listing(market):
     for company in market.companies[:300]:
         for listing in company.listings:
             assert canonical(listing.code, listing.market) == listing.code
-            assert market.listing(listing.code) is listing
-            assert market.company_of(listing.code) is company
+            assert market.look_up(listing.code) == (company, listing)
 
 
 def test_boards_follow_from_the_digits_and_set_the_daily_limit(market):
@@ -131,7 +130,7 @@ def test_a_code_that_is_not_listed_is_the_agents_mistake(market):
         if f"60{number:04d}.SH" not in {c.a.code for c in market.companies if c.a}
     )
     with pytest.raises(ToolError, match=f"no A-share company has the code {unlisted}"):
-        market.listing(unlisted)
+        market.look_up(unlisted)
 
 
 def test_candidates_are_each_named_once(market):
