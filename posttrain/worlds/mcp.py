@@ -43,12 +43,10 @@ _NAME = re.compile(r"[A-Za-z0-9_./-]{1,128}")  # of MCP 2025-11-25; other charac
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
-    """An MCP server: a `command` that is started (stdio), or the `url` of a running one (streamable
-    HTTP).
+    """A `command` that is started (stdio), or the `url` of a running server (streamable HTTP).
 
     A command gets PATH, HOME and their like of this process's environment, and `env`. It is one
-    process for each open episode, of which a large batch has hundreds: serve what is heavy at a
-    URL. It must list its tools within `start_timeout_s`.
+    process for each open episode: serve what is heavy at a URL.
     """
 
     command: tuple[str, ...] = ()

@@ -49,13 +49,8 @@ class Entry:
     @property
     def offered(self) -> tuple[str, ...]:
         """The functions that the agent knows at the beginning."""
-        names = (name for class_name in self.classes for name in schemas_of(class_name))
-        return tuple(name for name in names if name not in self.late)
-
-    @property
-    def late(self) -> frozenset[str]:
-        """The functions that the agent gets to know in a later turn."""
-        return frozenset(name for names in self.added.values() for name in names)
+        late = {name for names in self.added.values() for name in names}
+        return tuple(name for class_name in self.classes for name in schemas_of(class_name) if name not in late)
 
     @property
     def gold(self) -> tuple[tuple[Call, ...], ...]:

@@ -24,7 +24,7 @@ _MAX_DIGITS = 10_000  # of a number that a function is asked for; Python writes 
 
 
 class Instances:
-    """One instance of each class of an entry, in its initial state."""
+    """One instance of each class of an entry."""
 
     def __init__(self, instances: Mapping[str, Any]) -> None:
         self.by_class = instances
@@ -35,8 +35,7 @@ class Instances:
 
     def call(self, call: Call) -> Any:
         """The function's result: live state in part, to be written out before the next call. Raises
-        whatever it raises, NameError where there is none of that name, and ValueError for a
-        number so long that computing it would not end."""
+        whatever it raises, and ValueError for a number that would take too long to compute."""
         if call.name not in self._methods:
             raise NameError(f"name '{call.name}' is not defined")
         _check_digits(call)
@@ -67,9 +66,8 @@ class Instances:
 
 
 def make_instances(entry: Entry, count: int = 1) -> list[Instances]:
-    """`count` sets of instances of an entry. The sets of one call share with each other, and with
-    nothing else, what the package shares between all: the cards and bookings that a long context
-    adds."""
+    """`count` sets of instances. The sets of one call share with each other, and with nothing else,
+    what the package shares between all: the cards and bookings that a long context adds."""
     return [Instances(instances) for instances in copy.deepcopy([_loaded(entry) for _ in range(count)])]
 
 

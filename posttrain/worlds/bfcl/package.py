@@ -21,19 +21,16 @@ HOW_TO_INSTALL = "pip install 'mpmath>=1.3,<2' && pip install --no-deps bfcl-eva
 
 
 def module(name: str) -> Any:
-    """A module of the package by its name within it. Raises ConfigurationError where the package or
-    mpmath is not installed."""
+    """A module of the package. Raises ConfigurationError where it or mpmath is not installed."""
     return _imported(f"bfcl_eval.{name}")
 
 
 def mpmath() -> Any:
-    """The one package that the classes need."""
     return _imported("mpmath")
 
 
 @cache
 def class_named(name: str) -> Any:
-    """One of the package's executable classes."""
     path: str = module("constants.executable_backend_config").CLASS_FILE_PATH_MAPPING[name]
     return getattr(_imported(path), name)
 
@@ -45,7 +42,6 @@ def documents(class_name: str) -> list[dict[str, Any]]:
 
 
 def questions(set_name: str) -> list[dict[str, Any]]:
-    """The entries of a set, as the package has them."""
     return list(_lines(_data() / f"BFCL_v4_multi_turn_{set_name}.json"))
 
 
@@ -56,8 +52,7 @@ def answers(set_name: str) -> list[list[list[str]]]:
 
 
 def max_steps() -> int:
-    """The package ends an episode after more messages with calls than this in one turn of the
-    user's."""
+    """Messages with calls in one turn of the user's, after more of which the package ends it."""
     number: int = module("constants.default_prompts").MAXIMUM_STEP_LIMIT
     return number
 

@@ -1,9 +1,5 @@
 """The class of a failed episode in a lookup world: the first that holds, causes before their
-consequences.
-
-Where the calls that hold the answer all came back, no mistake on the way is the cause and only the
-end is judged (`too_many_turns`, `no_answer`, `wrong_value`). Sides are read from the tools' twin
-names.
+consequences. Where the calls that hold the answer all came back, only the end is judged.
 """
 
 from posttrain.worlds.grading import OUT_OF_TIME
@@ -60,11 +56,7 @@ def _failed_end(episode: Reading) -> str:
 
 def _calls_wrong_side(episode: Reading, sides: Sides) -> bool:
     """True where a call that is no gold call goes to a side that no gold call is on, or is the twin
-    of a gold call that was never made.
-
-    Where "this one here or that one there?" is asked and both are looked up here, each call is on a
-    side of the task; the second is still the twin of the missing call.
-    """
+    of a gold call that was never made (in a task of both sides each call is on one of them)."""
     gold, calls = episode.gold.calls, [call for call in episode.calls if call.name in episode.task.tools]
     needed = {sides.side_of(wanted.name) for wanted in gold}
     missing = {wanted.name for wanted in gold if not any(fits(call, wanted) for call in episode.calls)}

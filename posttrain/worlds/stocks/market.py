@@ -42,8 +42,7 @@ _HK_LOT_SIZES = (100, 200, 400, 500, 1000, 2000)
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One share on one market. `limit_pct` is how far a price may move in a day, None where there
-    is no limit; `lot_size` is in shares."""
+    """`limit_pct` is how far a price may move in a day; `lot_size` is in shares."""
 
     code: str
     market: MarketName
@@ -55,8 +54,8 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Company:
-    """A simulated company. At least one of `a` and `hk` is there; `aliases` are its Chinese short
-    form and its English name with the industry."""
+    """At least one of `a` and `hk` is there; `aliases` are its Chinese short form and its English
+    name with the industry."""
 
     company_id: str
     name_zh: str
@@ -80,9 +79,8 @@ class Company:
 
 @dataclass(frozen=True, slots=True)
 class Fundamentals:
-    """One company's figures per share in CNY cents, and the prices its listings began at, in cents
-    of their own currency. All companies earn money, so that a P/E is a positive number; one in both
-    markets has one book value, two prices and two P/B."""
+    """Figures per share in CNY cents, and the prices that its listings began at, in cents of their
+    own currency."""
 
     earnings_cny_cents: float
     book_value_cny_cents: float
@@ -109,8 +107,7 @@ class Market:
         self._cached_bars = lru_cache(maxsize=_CACHED_LISTINGS)(self._draw_bars)
 
     def companies_of(self, split: Split) -> tuple[Company, ...]:
-        """The companies that only this split's tasks may be about; test_paraphrase asks about
-        test's in other words."""
+        """The companies that only this split's tasks may be about."""
         return self._splits["test" if split == "test_paraphrase" else split]
 
     def look_up(self, code: str) -> tuple[Company, Listing]:
@@ -135,7 +132,7 @@ class Market:
         return list(holding)[:limit]
 
     def bars(self, code: str) -> Bars:
-        """The daily bars of a canonical code. Raises ToolError where it is not listed."""
+        """The daily bars of a canonical code. Raises ToolError."""
         return self._cached_bars(code)
 
     def fundamentals(self, company: Company) -> Fundamentals:
@@ -231,8 +228,7 @@ def _draw_a_listings(draw: random.Random) -> list[Listing]:
 
 
 def _partition(companies: Sequence[Company], seed: int) -> dict[Split, tuple[Company, ...]]:
-    """Each kind of company (mainland, Hong Kong, both) is cut in the same shares, in an order given
-    by a hash of its id."""
+    """Cuts each kind of company (mainland, Hong Kong, both) in the same shares."""
     parts: dict[Split, list[Company]] = {split: [] for split in SPLIT_PERCENT}
     for kind in ((True, False), (False, True), (True, True)):
         members = [company for company in companies if (company.a is not None, company.hk is not None) == kind]

@@ -35,8 +35,7 @@ Reference: TypeAlias = Literal["code", "cue", "indirect", "two_names", "no_cue",
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, whichever company it is about. `template` is its text form, which a task
-    carries."""
+    """A question, whichever company it is about; a task carries its `template`."""
 
     family: str
     field: str
@@ -51,12 +50,10 @@ class Question:
 
     @property
     def is_comparison(self) -> bool:
-        """True where the answer follows from the values of several listings."""
         return self.family not in ("field", "bar")
 
     @classmethod
     def from_template(cls, template: str) -> "Question":
-        """Reads `template`. Raises ValueError on any other text."""
         family, field, reference, phrase = template.split("/")
         number = phrase.removeprefix("plain").removeprefix("paraphrase")
         return cls(family, field, cast(Reference, reference), int(number), phrase.startswith("paraphrase"))
@@ -64,8 +61,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One line of the menu: drawn `weight` times as often as a line of weight 1, its fields with
-    equal chance."""
+    """One line of the menu, drawn by its weight, with each of its fields alike."""
 
     weight: int
     family: str

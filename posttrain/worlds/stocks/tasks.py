@@ -193,8 +193,7 @@ class TaskDraft:
         return words[field or self._question.field][self._cell.language][self._question.is_paraphrase]
 
     def _call(self, mention: Mention, side: MarketName) -> GoldCall:
-        """The call that tells the field. A moving average may be asked for alone or with the usual
-        ones."""
+        """A moving average may be asked for alone or with the usual ones."""
         arguments: dict[str, tuple[JsonValue, ...]] = {"code": mention.codes}
         if self._question.field in AVERAGES:
             arguments["windows"] = (None, [int(self._question.field.removeprefix("ma"))], [5, 10, 20, 60])
@@ -226,7 +225,7 @@ class TaskDraft:
 
 
 def _offer(all_tools: Sequence[str], needed: Collection[str], field: str, rng: random.Random) -> tuple[str, ...]:
-    """4 to 10 tools in the domain's order. Others that hold the field as well are left out: a right
+    """4 to 10 tools in the domain's order, and no other that tells the field as well: a right
     answer must not come from a tool that gold does not know."""
     names = set(needed or _USUAL)
     names |= {LOOK_ALIKE[name] for name in names & LOOK_ALIKE.keys()}
@@ -240,8 +239,7 @@ def _offer(all_tools: Sequence[str], needed: Collection[str], field: str, rng: r
 
 
 def combine(family: str, codes: Sequence[str], values: Sequence[Decimal], *, unit: str) -> Answer:
-    """The answer to a question about several listings: `second` of 3, 9, 5 is the code of 5;
-    `difference` is the first less the second."""
+    """`second` of 3, 9, 5 is the code of 5; `difference` is the first less the second."""
     if family == "difference":
         return Answer("number", values[0] - values[1], unit)
     places = sorted(range(len(codes)), key=lambda index: values[index], reverse=True)

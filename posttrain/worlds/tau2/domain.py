@@ -21,14 +21,11 @@ from posttrain.worlds.tools import Tool
 
 class Tau2Domain:
     """Starts the server once, to read its tools. The split `test` is tau2's `test`; sft, rl and dev
-    are disjoint parts of its `train`, in an order drawn from the world's seed, each as large as the
-    knobs say."""
+    are disjoint parts of its `train`, in an order drawn from the world's seed."""
 
     scores: Sequence[str] = SCORES
 
     def __init__(self, params: Tau2Params) -> None:
-        """Raises ConfigurationError where the package is missing, its server does not start, or the
-        knobs ask for more tasks than there are."""
         self._params = params
         self._package = load_package(params.package, domain=params.domain, server=params.server)
         self._references = References(self._package)

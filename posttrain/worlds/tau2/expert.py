@@ -14,8 +14,7 @@ _TRANSFERRED = "YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON."
 
 
 def gold_script(goal: Goal, *, is_reasoning: bool = False) -> Script:
-    """The calls in order, a message each, then the last words; said again as often as the user goes
-    on."""
+    """The calls in order, a message each, then the last words, as often as the user goes on."""
     return script(goal.actions, last_words(goal), is_reasoning=is_reasoning)
 
 
@@ -36,7 +35,6 @@ def flawed_script(
 
 
 def script(actions: Sequence[Action], words: str, *, is_reasoning: bool = False) -> Script:
-    """These calls and these last words."""
     for action in actions:
         yield call(action.name, action.arguments, reasoning=f"Next: {action.name}." if is_reasoning else None)
     while True:

@@ -1,7 +1,7 @@
 """One episode of a tau2 task: a database of its own, and a user.
 
-An agent sees the server's tools without the `state_key`, which the world puts in, and without those
-that serve the benchmark; a result is what tau2 shows, without the server's notes.
+An agent sees the server's tools without the `state_key` and without those that serve the benchmark;
+a result is what tau2 shows, without the server's notes.
 """
 
 import json
@@ -65,7 +65,6 @@ class Tau2World:
 
 
 def agent_tools(served: Mapping[str, Tool], write_tools: frozenset[str]) -> dict[str, Tool]:
-    """The tools that an agent sees, by name; they describe and cannot be called."""
     return {
         name: replace(tool, parameters=_without_key(tool.parameters), is_read_only=name not in write_tools)
         for name, tool in served.items()
@@ -74,8 +73,6 @@ def agent_tools(served: Mapping[str, Tool], write_tools: frozenset[str]) -> dict
 
 
 def _bound(tool: Tool, call_server: CallServer) -> Tool:
-    """The tool for one episode."""
-
     async def call(**arguments: Any) -> JsonValue:
         try:
             return _shown(await call_server(tool.name, arguments))
@@ -86,8 +83,7 @@ def _bound(tool: Tool, call_server: CallServer) -> Tool:
 
 
 def _shown(answer: JsonValue) -> JsonValue:
-    """The part of a server's answer that an agent reads: tau2's message, as JSON where it is
-    JSON."""
+    """The part of a server's answer that an agent reads: tau2's message, read where it is JSON."""
     message = answer.get("tau2_tool_message") if isinstance(answer, dict) else None
     if not isinstance(message, dict):
         return answer

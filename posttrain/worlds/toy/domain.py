@@ -74,8 +74,7 @@ _TEXTS: dict[tuple[str, str], tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One good. `codes` and `shelf` have an entry for each shop that holds it; `shelf` has the
-    values that the tools give."""
+    """`codes` and `shelf` (the values that the tools give) have an entry for each shop."""
 
     item_id: str
     names: Mapping[str, str]
@@ -169,8 +168,8 @@ class ToyDomain(LookupDomain):
         return task_of(draft, cell, SHOPS_AS_SIDES.label, split=split, template=template, system=SYSTEM)
 
     def _draw(self, cell: Cell, split: Split, asked: str, rng: random.Random) -> list[Item]:
-        """Two goods on the right shelf with different prices. Where nothing says which shop, the
-        good is in both (ask back) or in one only."""
+        """Two goods with different prices. Where nothing says which shop, the good is in both (ask
+        back) or in one only."""
         shop = "north" if cell.side == "none" else cell.side
         mine = self._items[_GOODS_SPLITS.index("test" if split == "test_paraphrase" else split) :: len(_GOODS_SPLITS)]
         fitting = [item for item in mine if shop in item.codes]
