@@ -145,14 +145,8 @@ def _log_out(at: Occasion) -> Play | None:
 
 def _other_call(at: Occasion) -> Play:
     """A call of any function of the entry's classes, with arguments that some gold call gives."""
-    return _insert(
-        at.play,
-        at.rng,
-        some_call(
-            at.rng.choice([*at.entry.offered, *sorted(name for names in at.entry.added.values() for name in names)]),
-            at.rng,
-        ),
-    )
+    late = sorted(name for names in at.entry.added.values() for name in names)
+    return _insert(at.play, at.rng, some_call(at.rng.choice([*at.entry.offered, *late]), at.rng))
 
 
 def _foreign_call(at: Occasion) -> Play:

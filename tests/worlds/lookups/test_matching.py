@@ -3,7 +3,7 @@ import pytest
 from posttrain.worlds.lookups.gold import GoldCall, gold_of
 from posttrain.worlds.lookups.matching import Decision, fits, holds, match_calls, read
 from posttrain.worlds.made_calls import MadeCall, calls_made
-from tests.worlds.lookups.play import ANSWER, ERROR, INFO, OK, PRICE, call, played, result, say, task
+from tests.worlds.lookups.play import ERROR, INFO, OK, PRICE, call, played, result, say, task
 
 
 def made(name: str, arguments: object) -> MadeCall:
@@ -66,12 +66,3 @@ def test_an_answer_is_held_only_by_a_call_that_came_back_without_error():
     assert holds(calls_made(played(*right)), gold)
     assert not holds(calls_made(played(*right[:3], result(ERROR))), gold)
     assert not holds(calls_made(played(*right[:3])), gold)
-
-
-def test_where_no_call_is_right_any_call_lets_go_of_the_answer():
-    assert holds([], gold_of(task()))
-    assert not holds(calls_made(played(call(), result())), gold_of(task()))
-
-
-def test_the_answer_line_is_read_after_reasoning_in_the_text():
-    assert read(played(say("The quote says so.\n" + ANSWER)), task(PRICE)).answer is not None

@@ -31,10 +31,6 @@ def is_success(trajectory: Trajectory, task: Task) -> bool:
     return completion(trajectory, task).value == 1
 
 
-def test_the_shortest_plan_succeeds():
-    assert completion(played(call(), result(), say()), task(PRICE)).value == 1.0
-
-
 @pytest.mark.parametrize(
     ("answer", "is_right"),
     [
@@ -57,10 +53,6 @@ def test_a_right_value_without_the_call_that_holds_it_is_a_guess():
     assert score.feedback == "The answer is in the result of get_hk_realtime_quote."
 
 
-def test_a_right_value_from_the_wrong_market_does_not_count():
-    assert not is_success(played(WRONG_CALL, result(), say()), task(PRICE))
-
-
 def test_a_call_where_none_is_right_fails_the_task():
     assert is_success(played(say("ANSWER: done")), DONE)
     assert not is_success(played(call(), result(), say("ANSWER: done")), DONE)
@@ -73,10 +65,6 @@ def test_a_market_in_doubt_must_be_asked_before_the_first_call():
     assert not is_success(played(call(), result(), say()), ambiguous)
     assert not is_success(played(call(), result(), ask, user(), say()), ambiguous)
     assert not is_success(played(say("ASK: date"), user(), call(), result(), say()), ambiguous)
-
-
-def test_wrong_calls_on_the_way_do_not_undo_a_success():
-    assert is_success(played(WRONG_CALL, result(ERROR), call(), result(), say()), task(PRICE))
 
 
 def test_a_call_outside_of_what_the_goal_accepts_undoes_strictness_and_repeating_a_gold_call_does_not():
@@ -120,10 +108,6 @@ def test_two_calls_in_one_message_are_two_steps():
     assert efficiency(played_at_once, task(PRICE)).value == 2 / 3
 
 
-def test_a_quick_failure_is_not_efficient():
-    assert efficiency(played(say("ANSWER: 1 HKD")), task(PRICE)).value == 0.0
-
-
 def test_a_needless_question_makes_two_of_three_decisions_timely():
     score = timing(played(say("ASK: market"), user(), call(), result(), say()), task(PRICE))
     assert score.value == 2 / 3
@@ -143,11 +127,6 @@ def test_a_question_that_is_due_is_due_once_and_before_the_call():
     assert (
         timing(played(call(), result(), *ask, say()), ambiguous).value == 1 / 3
     )  # the call came too early, the question too late
-
-
-def test_stopping_when_done_is_timely_where_no_call_is_needed():
-    assert timing(played(say("ANSWER: done")), DONE).value == 1.0
-    assert timing(played(call(), result(), say("ANSWER: done")), DONE).value == 0.5
 
 
 def test_one_of_two_messages_unreadable_halves_the_format():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from posttrain.worlds.stocks import indicators
-from posttrain.worlds.stocks.bars import aggregate, trading_days
+from posttrain.worlds.stocks.bars import trading_days
 from posttrain.worlds.stocks.codes import MARKETS_AS_SIDES
 from posttrain.worlds.stocks.market import HKD_PER_CNY, Market, quote
 from posttrain.worlds.stocks.toolset import stock_tools
@@ -132,31 +132,6 @@ def test_a_suspended_stock_shows_its_last_price_and_no_volume(market):
     assert (answer["change"], answer["volume"], answer["turnover"]) == (0.0, 0, 0.0)
 
 
-def test_every_number_has_at_most_two_decimals_and_no_negative_zero(market):
-    for company in market.companies[:40]:
-        for listing in company.listings:
-            text = " ".join(
-                tool.call(json.dumps({"code": listing.code})) for tool in indicator_tools(market, listing.market)
-            )
-            assert "-0.0," not in text
-            assert "-0.0}" not in text
-            assert not any(
-                len(word.partition(".")[2].rstrip(",}")) > 2
-                for word in text.replace(":", " ").replace(",", " ").split()
-                if is_number(word)
-            )
-
-
-def indicator_tools(market, name):
-    tools = stock_tools(market)
-    names = ["get_realtime_quote", "get_moving_average", "get_macd", "get_bollinger", "get_volume_trend"]
-    return [tools[one if name == "a" else twin(one)] for one in names]
-
-
-def is_number(word):
-    return word.rstrip("}").lstrip("-").replace(".", "", 1).isdigit()
-
-
 def test_candles_are_the_last_five_days_unless_asked_otherwise(market, ask, dual):
     answer, bars = ask("get_kline", code=dual.a.code), market.bars(dual.a.code)
     assert [bar["date"] for bar in answer["bars"]] == bars.dates_T[-5:].astype(str).tolist()
@@ -179,13 +154,6 @@ def test_candles_from_a_date_begin_with_the_first_trading_day_on_or_after_it(mar
         expected = dates[dates >= np.datetime64("2025-10-01")][:2].astype(str).tolist()
         assert expected[0] == first
         assert [bar["date"] for bar in ask(tool, code=listing.code, **start)["bars"]] == expected
-
-
-def test_monthly_candles_are_the_daily_ones_put_together(market, ask, dual):
-    answer = ask("get_kline", code=dual.a.code, period="monthly", limit=3)
-    monthly = aggregate(market.bars(dual.a.code), "monthly")
-    assert [bar["close"] for bar in answer["bars"]] == (monthly.close_cents_T[-3:] / 100).tolist()
-    assert answer["period"] == "monthly"
 
 
 @pytest.mark.parametrize(
