@@ -1,5 +1,4 @@
-"""Rules about episodes that must not see each other: replayed, interleaved and regenerated ones,
-and what stays open behind them."""
+"""Rules about replayed, interleaved and regenerated episodes, and what they leave open."""
 
 import asyncio
 import gc
@@ -10,7 +9,7 @@ from functools import partial
 
 import psutil
 
-from posttrain.types import Message, Task, Trajectory
+from posttrain.types import Message, Split, Task, Trajectory
 from posttrain.world_check.findings import Broken, NotTried
 from posttrain.world_check.policies import Plan, TaskEpisodes, plan_call_of_every_tool, plan_expert, play, replaying
 from posttrain.worlds.protocol import ClosableWorld, Domain, ExpertDomain, RegeneratingDomain, World
@@ -21,9 +20,8 @@ WAIT_S = 3.0  # for what ends by itself after close
 
 
 def plan_probes(domain: Domain, episodes: Sequence[TaskEpisodes]) -> list[tuple[Plan, Plan]]:
-    """Of the first task of each split that can be played, two episodes: the expert's (without one,
-    a call of every tool) and another."""
-    tasks = {}
+    """Two episodes of each split's first task: the expert's or one with every tool, and another."""
+    tasks: dict[Split, Task] = {}
     for one in episodes:
         if not any(trajectory.is_aborted for trajectory in one.by.values()):
             tasks.setdefault(one.task.split, one.task)
@@ -40,8 +38,7 @@ def plan_probes(domain: Domain, episodes: Sequence[TaskEpisodes]) -> list[tuple[
 
 
 def same_episodes_again(domain: Domain, episodes: Sequence[TaskEpisodes]) -> None:
-    """Alone; then eight times at once, with another policy's episode of the same task among
-    them."""
+    """Alone; then eight times at once, beside another policy's episode of the same task."""
     for mine, other in plan_probes(domain, episodes):
         [alone] = play(domain, [mine])
         first, _, *others = play(domain, [mine, other, *[mine] * (NUM_AT_ONCE - 1)])

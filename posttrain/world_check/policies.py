@@ -73,8 +73,7 @@ class _PlannedPolicy:
 
 
 def play(domain: Domain, plans: Sequence[Plan]) -> list[Trajectory]:
-    """One trajectory for each plan, in their order; equal episodes give equal trajectories,
-    whatever their index."""
+    """One trajectory for each plan; equal episodes give equal trajectories."""
     trajectories: list[Trajectory] = []
     for start in range(0, len(plans), MAX_AT_ONCE):
         batch = plans[start : start + MAX_AT_ONCE]
@@ -151,8 +150,7 @@ REMEDIES = {
 
 
 def adversaries(task: Task, gold: Sequence[Message], tools: Tools) -> dict[str, list[Message]]:
-    """The messages of each adversary, derived from those of the expert's episode (`gold`); without
-    those that would repeat it."""
+    """The messages of each adversary, made of the expert's (`gold`) and different from them."""
     first = next((at for at, message in enumerate(gold) if message.tool_calls), len(gold) - 1)
     also_others = [*gold[:first], *calls_of_other_tools(task, gold, tools), *gold[first:]]
     found = {"also calls every other tool": also_others}
@@ -172,8 +170,7 @@ def _malformed(message: Message) -> Message:
 
 
 def calls_of_other_tools(task: Task, gold: Sequence[Message], tools: Tools) -> list[Message]:
-    """A call of each offered tool that `gold` does not call, with gold's arguments where the names
-    match, or with any that the schema accepts."""
+    """A call of each offered tool that `gold` does not call, with gold's arguments where named so."""
     calls = [made for message in gold for made in message.tool_calls]
     known: dict[str, Any] = {}
     for made in calls:

@@ -136,8 +136,7 @@ def offered_tools_exist(domain: Domain, tasks: TasksBySplit) -> None:
 
 
 def schemas_are_openais(tools: Mapping[str, Tool]) -> None:
-    """A name that the API accepts, a description, and parameters that are a JSON schema of an
-    object. No `$ref` is fetched."""
+    """A name that the API accepts, a description, and a JSON schema of an object."""
     if not tools:
         raise NotTried("the world has no tools")
     for key, tool in tools.items():
@@ -167,8 +166,7 @@ def _as_text(task: Task) -> str:
 
 
 def _main() -> None:
-    """The other process of `same_in_other_process`: section and counts on stdin, tasks on
-    stdout."""
+    """The other process: section and counts on stdin, tasks on stdout."""
     asked = json.load(sys.stdin)
     tasks = list_tasks(make_domain(world_params(asked["world"])), asked["counts"])
     print(json.dumps({split: [_as_text(task) for task in own] for split, own in tasks.items()}))

@@ -1,5 +1,4 @@
-"""The calls that an agent made in an episode, with what came back, read off its messages. Nothing
-here knows which world it was."""
+"""The calls that an agent made in an episode, with what came back, read off its messages."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,8 +11,7 @@ from posttrain.worlds.tools import Tool, is_error, json_object
 
 @dataclass(frozen=True, slots=True)
 class MadeCall:
-    """`arguments` is None where the text is no JSON object; `result` is None where the episode
-    ended before it."""
+    """`arguments` is None where the text is no JSON object, `result` where none came."""
 
     message_index: int
     name: str
@@ -37,8 +35,7 @@ class MadeCall:
 
 
 def agent_messages(trajectory: Trajectory) -> list[tuple[int, Message]]:
-    """The agent's messages with their index: where turns were recorded those, or else all of the
-    assistant's."""
+    """The agent's messages with their index; all of the assistant's where no turn was recorded."""
     own = {turn.message_index for turn in trajectory.turns} or range(len(trajectory.messages))
     return [
         (index, message)
@@ -48,8 +45,7 @@ def agent_messages(trajectory: Trajectory) -> list[tuple[int, Message]]:
 
 
 def calls_made(trajectory: Trajectory) -> list[MadeCall]:
-    """Every call in order. Results are paired by id within the turn, in order where an id stands
-    twice."""
+    """Every call in order, its result paired by id within the turn."""
     calls: list[MadeCall] = []
     for index, message in agent_messages(trajectory):
         results = _results_after(trajectory.messages, index)

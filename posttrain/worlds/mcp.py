@@ -113,8 +113,7 @@ class McpConnection:
         return {name: replace(described[name], function=self._caller(name)) for name in names}
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> JsonValue:
-        """The server's answer, as JSON where it is any. Raises ToolError for a mistake in the call,
-        ConnectionError where the server is gone."""
+        """The server's answer. Raises ToolError, or ConnectionError where the server is gone."""
         if self._client is None:
             self._client = asyncio.get_running_loop().create_future()
             # The client's scopes must be left in the task that entered them; calls come from many.

@@ -22,8 +22,7 @@ class World(Protocol):
     """The state of one episode."""
 
     def tools(self) -> Mapping[str, Tool]:
-        """The tools of this episode by name, also those that are only announced in the
-        conversation."""
+        """The tools by name, also those that are only announced in the conversation."""
         ...
 
     def user_reply(self, message: Message) -> str | Awaitable[str | None] | None:

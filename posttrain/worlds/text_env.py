@@ -97,8 +97,7 @@ class TextEnvDomain(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`is_success` is None where the environment says nothing of it but its reward. Raises
-    WorldFailed where the reward is no number."""
+    """`is_success` is None where the environment says nothing of it but its reward."""
 
     observation: str
     reward: float

@@ -24,8 +24,7 @@ _JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
 class ToolError(Exception):
-    """The agent's mistake (unknown code, wrong tool, bad arguments). Its text is returned to the
-    agent, who can do better; never a crash."""
+    """The agent's mistake (unknown code, bad arguments), which it reads and can put right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +84,7 @@ def tool_from(
     ends_episode: bool = False,
     is_read_only: bool = False,
 ) -> Tool:
-    """Derives the schema of a function or coroutine function. Raises TypeError where a hint is
-    missing or is none of the accepted ones."""
+    """Derives the schema of a function. Raises TypeError where a hint is missing or not known."""
     # JsonValue names itself and two others as text; they are resolved here, so that a module of
     # tools need not import them.
     hints = typing.get_type_hints(function, localns={"JsonValue": JsonValue, "Mapping": Mapping, "Sequence": Sequence})
@@ -119,8 +117,7 @@ def json_object(arguments: str) -> dict[str, Any] | None:
 
 
 def json_or_text(text: str) -> JsonValue:
-    """The object or list that a text holds, or else the text: `1.10`, `007` and `NaN` would not
-    come out of a number as they went in."""
+    """The object or list that a text holds, or else the text: `007` would not stay as a number."""
     try:
         parsed: JsonValue = json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError):

@@ -23,8 +23,7 @@ SETS: tuple[SetName, ...] = get_args(SetName)
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function by its name and its arguments; `values` are those that gold text gives without a
-    name."""
+    """A function and its arguments; `values` are those that gold text gives without a name."""
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -131,8 +130,7 @@ def _named(call: Call) -> Call:
 
 @cache
 def _parameters() -> Mapping[str, inspect.Signature]:
-    """The signature of each function, from its class; the package's documents have another order of
-    arguments for one."""
+    """The signature of each function, from its class: the documents have another order for one."""
     return {
         name: inspect.signature(getattr(package.class_named(class_name)(), name))
         for class_name in package.CLASSES

@@ -26,8 +26,7 @@ SCORES = ("state_match", "response_match", "restraint")
 
 @dataclass(frozen=True, slots=True)
 class TurnVerdict:
-    """`differing` are attributes (`TradingBot.orders`), `missing` the answers of gold calls that no
-    call of the agent's has given."""
+    """`differing` are attributes (`TradingBot.orders`), `missing` the answers of gold calls."""
 
     is_checked: bool
     is_called: bool
@@ -125,8 +124,7 @@ def _failure(entry: Entry, verdicts: Sequence[TurnVerdict], *, is_forced: bool) 
 
 
 def turn_verdicts(entry: Entry, made: Sequence[Sequence[Call]], called: Collection[int] = ()) -> list[TurnVerdict]:
-    """A verdict for each turn that was reached. `called` are the turns with a call of any
-    function, known to the classes or not."""
+    """A verdict for each turn that was reached; `called` are the turns with a call of any name."""
     agent, gold = make_instances(entry, 2)
     answers: Counter[str] = Counter()
     verdicts = []

@@ -49,8 +49,7 @@ class Instances:
         return answer
 
     def answer(self, call: Call) -> str:
-        """The text that the package compares: a mapping as JSON where it is any, Python's writing
-        of anything else, an exception as a text."""
+        """The text that the package compares: a mapping as JSON, else as Python writes it."""
         try:
             result = self.call(call)
         except Exception as error:  # the package's boundary: whatever a class raises is an answer

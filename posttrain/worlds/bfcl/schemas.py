@@ -58,8 +58,7 @@ def is_read_only(name: str) -> bool:
 
 @cache
 def schemas_of(class_name: str) -> Mapping[str, Mapping[str, Any]]:
-    """OpenAI's function schema (`name`, `description`, `parameters`) of each function of a class,
-    by its name."""
+    """OpenAI's schema of each function of a class, by its name."""
     return {document["name"]: _schema(document) for document in package.documents(class_name)}
 
 

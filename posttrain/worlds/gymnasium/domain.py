@@ -12,8 +12,7 @@ from posttrain.worlds.text_env import Step, TextEnvDomain, Unreadable
 
 
 class GymnasiumDomain(TextEnvDomain):
-    """Makes the environment once. Raises ConfigurationError where it cannot be made, or its actions
-    cannot be written."""
+    """Makes the environment once. Raises ConfigurationError where it cannot be played by text."""
 
     def __init__(self, params: GymnasiumParams) -> None:
         super().__init__(params, params.env.rpartition(":")[2].rpartition("/")[2])
@@ -62,8 +61,7 @@ class GymnasiumEnvironment:
 
 
 def action_in(space: Any, text: str, words: list[str]) -> Any:
-    """The action of a Discrete space by its word or number, of a Text space as it stands. Raises
-    Unreadable for another."""
+    """The action of a Discrete space by its word or number, of a Text space as it stands."""
     from gymnasium.spaces import Discrete
 
     if not isinstance(space, Discrete):

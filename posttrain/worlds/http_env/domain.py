@@ -98,8 +98,7 @@ class HttpEnvironment:
 
 
 def _observation(answer: JsonValue) -> str | None:
-    """The text of an answer, with the task before it and the actions behind it, where the server
-    names them; None where there is none."""
+    """The text of an answer, with task and actions where the server names them; or None."""
     if isinstance(answer, str):
         return answer
     if not isinstance(answer, dict):

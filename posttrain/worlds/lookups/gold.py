@@ -1,5 +1,4 @@
-"""The goal of a lookup task: a typed answer, and the calls of the shortest plan that finds it. A
-task carries it as JSON text in `Task.goal`."""
+"""The goal of a lookup task, which carries it as JSON: an answer and the calls that find it."""
 
 import functools
 import json
@@ -34,8 +33,7 @@ class GoldCall:
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """A task's goal. No `calls` means that calling any tool is wrong; `asks` names what must be
-    asked back before the first call."""
+    """No `calls`: calling any tool is wrong. `asks` must be asked back before the first call."""
 
     answer: Answer
     calls: tuple[GoldCall, ...] = ()

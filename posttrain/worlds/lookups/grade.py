@@ -1,5 +1,4 @@
-"""The outcome of an episode in a lookup world. Nothing in such a world changes, so that the record
-alone decides."""
+"""The outcome of an episode in a lookup world, from its record alone."""
 
 from collections.abc import Mapping
 

@@ -13,8 +13,7 @@ from posttrain.worlds.made_calls import MadeCall, agent_messages, calls_made
 
 
 class Decision(StrEnum):
-    """The decision of one agent message; `NOTHING` neither calls, nor asks, nor answers in a
-    readable form."""
+    """The decision of one agent message; `NOTHING` is one that cannot be read."""
 
     CALL = "call"
     ASK = "ask"
@@ -79,8 +78,7 @@ def fits(call: MadeCall, gold: GoldCall) -> bool:
 
 
 def match_calls(calls: Sequence[MadeCall], gold: Gold) -> list[int | None]:
-    """For each call the index of the gold call that it makes, None where it makes none; every gold
-    call is made once, by the first that fits."""
+    """For each call the index of the gold call that it is the first to make; None where of none."""
     open_calls = list(range(len(gold.calls)))
     matched: list[int | None] = []
     for call in calls:
@@ -92,8 +90,7 @@ def match_calls(calls: Sequence[MadeCall], gold: Gold) -> list[int | None]:
 
 
 def holds(calls: Sequence[MadeCall], gold: Gold) -> bool:
-    """True where the answer was in reach: each gold call that holds it came back without error, and
-    where no call is right none was made."""
+    """True where all gold calls that hold the answer came back; none is made where none is due."""
     if not gold.calls:
         return not calls
     executed = [call for call in calls if call.is_executed]
@@ -107,8 +104,7 @@ def _stated(final: Answer | Ask | None) -> Decision:
 
 
 def _equal(given: Any, accepted: JsonValue) -> bool:
-    """Equal as a tool would take them: letters' case and a number in quotes do not matter, but true
-    is not 1."""
+    """Equal as a tool would take them: not by letters' case or quotes; but true is not 1."""
     if isinstance(given, bool) or isinstance(accepted, bool):
         return given is accepted
     if isinstance(given, str) and isinstance(accepted, str):

@@ -67,8 +67,7 @@ class Draft:
 
 
 def task_of(draft: Draft, cell: Cell, side_label: str, *, split: Split, template: str, system: str) -> Task:
-    """The finished task. Its id leaves out the system text: a policy text that was reworded asks
-    the same question."""
+    """The finished task. Its id leaves out the system text, which may be reworded."""
     labels, goal = cell.labels(side_label), draft.gold.to_json()
     content = [labels, split, template, draft.text, draft.entities, draft.tools, goal]
     text = json.dumps(content, sort_keys=True, ensure_ascii=False)

@@ -30,8 +30,7 @@ def completion(episode: Reading) -> Score:
 
 
 def is_strict(episode: Reading) -> bool:
-    """True where each call is some gold call: an agent that calls every tool that might hold the
-    answer has not chosen one."""
+    """True where each call is some gold call: who calls every tool has not chosen one."""
     return all(any(fits(call, wanted) for wanted in episode.gold.calls) for call in episode.calls)
 
 

@@ -54,8 +54,7 @@ _HALT_RATE, _MAX_HALT_DAYS = 0.003, 8  # share of days on which a suspension beg
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """One listing's bars, shape (T,) each, ascending in time. Prices in hundredths of the listing's
-    currency, volume in units of 10,000 shares."""
+    """One listing's bars, shape (T,), in hundredths of its currency and units of 10,000 shares."""
 
     dates_T: Days
     open_cents_T: Cents
@@ -146,8 +145,7 @@ def _walk(step_bp_T: list[int], start_cents: int, limit_pct: int | None) -> Cent
 
 
 def _suspended(uniform_D: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """A suspension begins where a draw falls under the rate; how far it falls under says how many
-    days it lasts."""
+    """A suspension begins where a draw is under the rate; how far under says how long it lasts."""
     is_suspended_D = np.zeros(len(uniform_D), dtype=np.bool_)
     for day in np.flatnonzero(uniform_D < _HALT_RATE):
         is_suspended_D[day : day + 1 + int(uniform_D[day] / _HALT_RATE * _MAX_HALT_DAYS)] = True

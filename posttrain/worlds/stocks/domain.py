@@ -42,8 +42,7 @@ _SFT_MARKET_WEIGHTS = {"a": 4, "hk": 2, "both": 1, "none": 1}
 
 
 class StocksDomain(LookupDomain):
-    """Made once per process; drawing the companies takes a quarter of a second, prices are drawn
-    when somebody looks."""
+    """Drawing the companies takes a quarter of a second; prices are drawn when asked for."""
 
     name = "stocks"
     handbook = StocksHandbook()

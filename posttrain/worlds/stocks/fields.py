@@ -1,5 +1,4 @@
-"""The fields of a listing that questions ask for: the tool that tells each, and the answer's
-unit."""
+"""The fields of a listing that questions ask for: the tool that tells each, and its unit."""
 
 import json
 from collections.abc import Mapping
@@ -15,8 +14,7 @@ CURRENCY: dict[MarketName, str] = {"a": "CNY", "hk": "HKD"}
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One value in a tool's result. `tool` is the A-share market's; `also_told_by` are others that
-    give the same value away."""
+    """One value in the result of `tool` (the A-share market's) and of those in `also_told_by`."""
 
     name: str
     tool: str

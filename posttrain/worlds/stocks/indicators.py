@@ -22,8 +22,7 @@ def moving_average(values_T: Values, window: int) -> float:
 
 
 def ema(values_T: Values, span: int) -> npt.NDArray[np.float64]:
-    """Exponential moving average, shape (T,), with weight 2 / (span + 1) on the newest: 2 4 4 with
-    span 3 gives 2, 3, 3.5."""
+    """Weight 2 / (span + 1) on the newest, shape (T,): 2 4 4 with span 3 gives 2, 3, 3.5."""
     _last(values_T, 1)
     weight = 2.0 / (span + 1)
     average = float(values_T[0])

@@ -54,8 +54,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Company:
-    """At least one of `a` and `hk` is there; `aliases` are its Chinese short form and its English
-    name with the industry."""
+    """`aliases` are its Chinese short form and its English name with the industry."""
 
     company_id: str
     name_zh: str
@@ -79,8 +78,7 @@ class Company:
 
 @dataclass(frozen=True, slots=True)
 class Fundamentals:
-    """Figures per share in CNY cents, and the prices that its listings began at, in cents of their
-    own currency."""
+    """Figures per share in CNY cents, and the listings' first prices in cents of their currency."""
 
     earnings_cny_cents: float
     book_value_cny_cents: float

@@ -1,5 +1,4 @@
-"""Makes a task of a question: draws companies, fills in the text, and asks the market's own tools
-for the gold answer."""
+"""Makes a task of a question, and asks the market's own tools for the gold answer."""
 
 import random
 from collections.abc import Collection, Mapping, Sequence

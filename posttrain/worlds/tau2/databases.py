@@ -21,8 +21,7 @@ from posttrain.worlds.tools import ToolError
 
 
 class Database:
-    """The database of one episode of `task_id`. Its server starts with the first call, and ends
-    with `close`."""
+    """The database of one episode. Its server starts with the first call."""
 
     def __init__(self, package: Tau2Package, task_id: str) -> None:
         self._package, self._key = package, task_id  # a key is `tau2/<domain>/<id>`, and so is a task's id
@@ -35,8 +34,7 @@ class Database:
         return await self._connection.call(name, {**arguments, "state_key": self._key})
 
     def digest(self) -> str:
-        """The digest of the database as it stands. Raises WorldFailed where its file cannot be
-        read."""
+        """The digest as it stands. Raises WorldFailed where its file cannot be read."""
         path = Path(self._folder.name) / f"{hashlib.sha256(self._key.encode()).hexdigest()}.json"
         if not path.exists():  # nothing was called
             return digest(dict(self._package.database))

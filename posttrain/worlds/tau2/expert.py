@@ -1,5 +1,4 @@
-"""Scripts of the expert: the reference calls of a task and what must be said; or both with
-flaws."""
+"""Scripts of the expert: a task's reference calls and what must be said; or both with flaws."""
 
 import random
 from collections.abc import Sequence
@@ -21,8 +20,7 @@ def gold_script(goal: Goal, *, is_reasoning: bool = False) -> Script:
 def flawed_script(
     goal: Goal, rates: Tau2FlawRates, *, write_tools: frozenset[str], draw: random.Random, is_reasoning: bool
 ) -> Script:
-    """The same with what `draw` gives of the flaws: a call that writes is left out, one that reads
-    is made twice."""
+    """The same with flaws: a call that writes is left out, one that reads is made twice."""
     actions = list(goal.actions)
     writes = [place for place, action in enumerate(actions) if action.name in write_tools]
     if writes and draw.random() < rates.dropped_write:

@@ -1,5 +1,4 @@
-"""The goal of a tau2 task and the scenario of its user: read from the package's `tasks.json`,
-carried in `Task.goal`."""
+"""The goal of a tau2 task and the scenario of its user, read from `tasks.json`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,8 +15,7 @@ _GRADED = ("DB", "COMMUNICATE", "ACTION")  # of tau2's RewardType; the others as
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A call that the reference makes. `compared` names the arguments that count where calls are
-    compared; None is all of a made call's."""
+    """A call of the reference; `compared` names the arguments that count, None all of a call's."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -44,8 +42,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """`communicated` are texts that the agent must say; `basis` names what counts: DB, COMMUNICATE,
-    ACTION."""
+    """`communicated` must be said; `basis` names what counts: DB, COMMUNICATE, ACTION."""
 
     actions: tuple[Action, ...]
     communicated: tuple[str, ...]

@@ -18,8 +18,7 @@ _ENDED = frozenset({StopReason.DONE, StopReason.WORLD_OVER, StopReason.STOP_TOOL
 
 
 def grade(trajectory: Trajectory, goal: Goal, *, is_database_right: bool, write_tools: frozenset[str]) -> Outcome:
-    """`database`: 0 or 1; `communicated` and `actions`: shares of what was to be said and to be
-    called, 1.0 where that is nothing."""
+    """`communicated` and `actions` are shares, 1.0 where nothing is to be said or called."""
     calls = calls_made(trajectory)
     messages = [message for _, message in agent_messages(trajectory)]
     said = [message.content.lower().replace(",", "") for message in messages]

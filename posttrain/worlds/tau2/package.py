@@ -34,8 +34,7 @@ class Tau2Package:
     write_tools: frozenset[str]
 
     def mcp_server(self, folder: Path | None = None) -> McpServer:
-        """A server that keeps its files in `folder`, and finds the package where this process
-        did."""
+        """A server that keeps its files in `folder`, of the package that was loaded."""
         env = {"PYTHONPATH": os.pathsep.join((str(self.root), os.environ.get("PYTHONPATH", "")))}
         if folder is not None:
             env[f"{self.name.upper()}_STATE_DIR"] = str(folder)
