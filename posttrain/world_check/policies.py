@@ -170,7 +170,7 @@ def _malformed(message: Message) -> Message:
 
 
 def calls_of_other_tools(task: Task, gold: Sequence[Message], tools: Tools) -> list[Message]:
-    """A call of each offered tool that `gold` does not call, with gold's arguments where named so."""
+    """A call of each offered tool that `gold` does not call, with its arguments where named so."""
     calls = [made for message in gold for made in message.tool_calls]
     known: dict[str, Any] = {}
     for made in calls:

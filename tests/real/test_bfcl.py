@@ -223,22 +223,6 @@ def test_logging_out_at_the_end_fails():
     assert "TradingBot.authenticated" in outcome.feedback
 
 
-def test_a_call_that_is_made_a_turn_too_early_fails():
-    """Funds come in the second turn: with the first turn's state they are too many."""
-    entry = entry_with("multi_turn_base_100")
-    early = changed(entry, turn_0=[*calls_of(entry, 0), *calls_of(entry, 1)], turn_1=calls_of(entry, 0))
-    outcome = verdicts(entry, early)
-    assert (outcome.success, outcome.failure) == (False, "state_mismatch")
-    assert outcome.scores == {"state_match": 0.5, "response_match": 1.0, "restraint": 1.0}
-
-
-def test_a_turn_that_is_skipped_fails_also_where_its_calls_were_made_before():
-    entry = entry_with("multi_turn_base_105")
-    assert verdicts(entry, changed(entry, turn_0=[])).failure == "no_call"
-    both = verdicts(entry, changed(entry, turn_0=calls_of(entry, 1), turn_1=[]))
-    assert not both.success
-
-
 def test_a_lookup_beside_the_gold_is_a_success_and_no_strict_one_and_a_repeated_one_is_strict():
     entry = entry_with("multi_turn_base_100")
     beside = verdicts(entry, changed(entry, turn_0=[Call("get_account_info"), *calls_of(entry, 0)]))

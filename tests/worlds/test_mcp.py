@@ -217,35 +217,3 @@ def test_a_tool_that_only_describes_is_not_called():
     asyncio.run(call_it())
     with pytest.raises(RuntimeError, match="belongs to no episode"):
         asyncio.run(SERVER.tools()["add"].function(number=1))
-
-
-def test_a_world_is_closed_however_its_episode_ends():
-    closed = []
-
-    class Closing(CounterWorld):
-        async def close(self):
-            closed.append(self)
-
-    class Domain(CounterDomain):
-        def open(self, task):
-            return Closing(None, {})
-
-    class Silent:
-        async def reply(self, episode):
-            raise RuntimeError("our bug")
-
-        def release(self, episode):
-            pass
-
-    domain = Domain({})
-    task = lock_task(tools=())
-    run_episodes(
-        ScriptedPolicy(lambda task, seed: ScriptedExpert([say("done")])),
-        [task],
-        domain=domain,
-        limits=limits_of(1, 1, 2),
-        seeds=[0],
-    )
-    with pytest.raises(RuntimeError, match="our bug"):
-        run_episodes(Silent(), [task], domain=domain, limits=limits_of(1, 1, 2), seeds=[0])
-    assert len(closed) == 2

@@ -31,22 +31,6 @@ def is_success(trajectory: Trajectory, task: Task) -> bool:
     return completion(trajectory, task).value == 1
 
 
-@pytest.mark.parametrize(
-    ("answer", "is_right"),
-    [
-        ("ANSWER: 380.2 HKD", True),
-        ("ANSWER: 38.02 HKD", False),
-        ("ANSWER: 3802 HKD", False),
-        ("ANSWER: 380.20 CNY", False),
-        ("ANSWER: 380.20", False),
-        ("The price is 380.20 HKD", False),
-        ("ANSWER: 380.20 HKD\nor so", False),
-    ],
-)
-def test_success_needs_the_value_with_its_unit_on_the_last_line(answer, is_right):
-    assert is_success(played(call(), result(), say(answer)), task(PRICE)) is is_right
-
-
 def test_a_right_value_without_the_call_that_holds_it_is_a_guess():
     score = completion(played(say()), task(PRICE))
     assert score.value == 0.0
@@ -133,13 +117,6 @@ def test_one_of_two_messages_unreadable_halves_the_format():
     assert format_score(played(call(arguments='{"code"'), result(ERROR), say()), task(PRICE)).value == 0.5
     assert format_score(played(call(), result(), say("It is 380.20 HKD")), task(PRICE)).value == 0.5
     assert format_score(played(call(), result(), say()), task(PRICE)).value == 1.0
-
-
-def test_accuracy_does_not_ask_where_the_value_came_from():
-    assert accuracy(played(say()), task(PRICE)).value == 1.0
-    assert (
-        accuracy(played(say("ANSWER: 381 HKD")), task(PRICE)).feedback == "The right last line is `ANSWER: 380.20 HKD`."
-    )
 
 
 def test_length_is_free_up_to_64_tokens_a_step_and_rises_to_one_at_twice_that():

@@ -28,21 +28,6 @@ def test_both_markets_trade_about_490_days_and_never_at_a_weekend():
         assert (np.diff(days) > np.timedelta64(0, "D")).all()
 
 
-@pytest.mark.parametrize(
-    ("day", "a_trades", "hk_trades"),
-    [
-        ("2024-12-25", True, False),  # Christmas
-        ("2025-10-03", False, True),  # National Day week
-        ("2025-10-01", False, False),
-        ("2025-12-31", True, True),
-        ("2025-04-21", True, False),  # Easter Monday
-        ("2025-02-03", False, True),  # the end of the Spring Festival
-    ],
-)
-def test_the_two_calendars_differ_as_the_real_ones_do(day, a_trades, hk_trades):
-    assert (np.datetime64(day) in trading_days("a"), np.datetime64(day) in trading_days("hk")) == (a_trades, hk_trades)
-
-
 def test_every_bar_holds_its_open_and_close(listed):
     for _, bars in listed:
         assert (bars.low_cents_T <= np.minimum(bars.open_cents_T, bars.close_cents_T)).all()
@@ -104,11 +89,3 @@ def test_weekly_bars_run_from_monday_to_friday_and_carry_their_last_date():
     assert weekly.low_cents_T.tolist() == [9, 12, 7]
     assert weekly.close_cents_T.tolist() == [13, 12, 8]
     assert weekly.volume_T.tolist() == [3, 4, 24]
-
-
-def test_monthly_bars_follow_the_calendars_months():
-    monthly = aggregate(bars_of(WEEK), "monthly")
-    assert monthly.dates_T.astype(str).tolist() == ["2025-06-30", "2025-07-01"]
-    assert (monthly.open_cents_T.tolist(), monthly.close_cents_T.tolist()) == ([10, 9], [9, 8])
-    assert (monthly.high_cents_T.tolist(), monthly.low_cents_T.tolist()) == ([15, 9], [8, 7])
-    assert monthly.volume_T.tolist() == [15, 16]

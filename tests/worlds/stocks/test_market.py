@@ -36,23 +36,6 @@ def test_every_code_is_unique_canonical_and_leads_back_to_its_listing(market):
             assert market.look_up(listing.code) == (company, listing)
 
 
-def test_boards_follow_from_the_digits_and_set_the_daily_limit(market):
-    limit_of_start = {
-        "60": ("main", 10),
-        "00": ("main", 10),
-        "30": ("chinext", 20),
-        "68": ("star", 20),
-        "83": ("beijing", 30),
-        "92": ("beijing", 30),
-    }
-    for company in market.companies:
-        if company.a is not None:
-            assert (company.a.board, company.a.limit_pct) == limit_of_start[company.a.code[:2]]
-            assert (company.a.currency, company.a.lot_size) == ("CNY", 100)
-        if company.hk is not None:
-            assert (company.hk.board, company.hk.limit_pct, company.hk.currency) == ("hk_main", None, "HKD")
-
-
 def test_one_seed_is_one_market_and_another_seed_another(market):
     again, other = Market(7), Market(8)
     assert again.companies == market.companies
