@@ -12,7 +12,7 @@ from posttrain.world_check import isolation, outcomes
 from posttrain.world_check import tasks as of_tasks
 from posttrain.world_check.findings import Broken, Check, Finding, judged, raised
 from posttrain.world_check.policies import REMEDIES, TaskEpisodes, play_all
-from posttrain.world_check.tasks import list_tasks
+from posttrain.world_check.tasks import TasksBySplit, list_tasks
 from posttrain.worlds.made_calls import agent_messages
 from posttrain.worlds.params import WorldParams
 from posttrain.worlds.protocol import (
@@ -68,23 +68,15 @@ def check_world(
         tasks = list_tasks(domain, counts)
     except Broken as broken:
         return Checked(name, {}, (Finding(COMPLETE, "FAILED", str(broken)),))
-    rules: dict[str, Sequence[Check]] = {
-        COMPLETE: (
-            lambda: of_tasks.splits_are_complete(tasks, counts),
-            lambda: of_tasks.goals_are_described(domain, tasks),
-        ),
+    rules = {
+        **_rules_of_tasks(domain, tasks, counts),
         "tasks: the same in every list, domain and process": (
             lambda: of_tasks.longer_list_begins_with_shorter(domain, tasks),
             lambda: of_tasks.same_in_second_domain(tasks, list_tasks(make(), counts)),
             lambda: of_tasks.same_in_other_process(section, counts, tasks),
         ),
-        "tasks: held-out splits share no entity with sft": (lambda: of_tasks.entities_are_kept_apart(tasks),),
-        "tools: all that are offered exist, with an OpenAI schema": (
-            lambda: of_tasks.offered_tools_exist(domain, tasks),
-            lambda: of_tasks.schemas_are_openais(domain.tools),
-        ),
     }
-    findings = [judged(rule_name, checks) for rule_name, checks in rules.items()]
+    findings = [judged(*one) for one in rules.items()]
     has = {part: isinstance(domain, protocol) for part, protocol in OPTIONAL_OF_DOMAINS.items()}
     start, facts = time.perf_counter(), {}
     every = list(chain(*tasks.values()))
@@ -97,8 +89,22 @@ def check_world(
         findings.append(Finding(RAISES, "FAILED", f"{raised(error)}; {remedy}"))
     else:
         facts = _facts(episodes, time.perf_counter() - start)
-        findings += [judged(*rule) for rule in _rules_of_episodes(domain, every, episodes, unused).items()]
+        findings += [judged(*one) for one in _rules_of_episodes(domain, every, episodes, unused).items()]
     return Checked(name, {split: len(own) for split, own in tasks.items()}, tuple(findings), has, facts)
+
+
+def _rules_of_tasks(domain: Domain, tasks: TasksBySplit, counts: Mapping[Split, int]) -> dict[str, Sequence[Check]]:
+    return {
+        COMPLETE: (
+            lambda: of_tasks.splits_are_complete(tasks, counts),
+            lambda: of_tasks.goals_are_described(domain, tasks),
+        ),
+        "tasks: held-out splits share no entity with sft": (lambda: of_tasks.entities_are_kept_apart(tasks),),
+        "tools: all that are offered exist, with an OpenAI schema": (
+            lambda: of_tasks.offered_tools_exist(domain, tasks),
+            lambda: of_tasks.schemas_are_openais(domain.tools),
+        ),
+    }
 
 
 def _facts(episodes: Sequence[TaskEpisodes], seconds: float) -> dict[str, float | None]:
