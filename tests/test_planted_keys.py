@@ -245,7 +245,8 @@ def test_ten_planted_keys_are_in_no_file_and_no_line_but_the_users_own(tree, mon
     assert "[key removed]" in shown, UNKNOWN
     num_chars = len('{"error":""}') + MAX_RESULT_CHARS - 60 + len(KEYS["VENDOR_SECRET"]) + 50_000_000
     assert f"of {num_chars} characters cut]" in shown
-    assert "the answer has more than 16 MiB" in shown
+    num_chars = len('""') + 20_000_000 + len(KEYS["SERVICE_SECRET"])  # of the MCP server's flood
+    assert f"of {num_chars} characters cut]" in shown
     assert max(map(len, tree.endpoint.read)) < 3 * MAX_RESULT_CHARS, "what the agent reads, whoever says it"
     assert found_in("".join(tree.endpoint.read)) == set()
     assert tree.leaks() == {}

@@ -14,8 +14,7 @@ from benchmarks.foreign.agreement import Agreement
 from benchmarks.foreign.bfcl_plays import Play, gold_play, mutated_plays
 from posttrain.types import Message, Outcome, StopReason, ToolCall, Trajectory
 from posttrain.worlds.bfcl import package
-from posttrain.worlds.bfcl.calls import Call
-from posttrain.worlds.bfcl.entries import SETS, Entry, entries
+from posttrain.worlds.bfcl.entries import SETS, Call, Entry, entries
 from posttrain.worlds.bfcl.world import BfclWorld
 from posttrain.worlds.tools import Tool, ToolError, error_text
 

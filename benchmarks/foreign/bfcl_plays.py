@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from posttrain.worlds.bfcl.calls import Call
-from posttrain.worlds.bfcl.entries import SETS, Entry, entries
+from posttrain.worlds.bfcl.entries import SETS, Call, Entry, entries
 from posttrain.worlds.bfcl.expert import in_steps
 from posttrain.worlds.bfcl.package import CLASSES
 from posttrain.worlds.bfcl.schemas import schemas_of
@@ -61,12 +60,6 @@ def _alter_argument(at: Occasion) -> Play | None:
 
 def _retype_argument(at: Occasion) -> Play | None:
     return _with_argument(at.play, at.rng, _retyped)
-
-
-def _bracket_in_text(at: Occasion) -> Play | None:
-    """A text with a word before a bracket: the package takes out the space between them."""
-    word = at.rng.choice(["draft", at.rng.choice(at.entry.offered)])
-    return _with_argument(at.play, at.rng, lambda value, _: f"{value} {word} (1)" if isinstance(value, str) else None)
 
 
 def _drop_argument(at: Occasion) -> Play | None:
@@ -152,7 +145,8 @@ def _log_out(at: Occasion) -> Play | None:
 
 def _other_call(at: Occasion) -> Play:
     """A call of any function of the entry's classes, with arguments that some gold call gives."""
-    return _insert(at.play, at.rng, some_call(at.rng.choice([*at.entry.offered, *sorted(at.entry.late)]), at.rng))
+    late = sorted(name for names in at.entry.added.values() for name in names)
+    return _insert(at.play, at.rng, some_call(at.rng.choice([*at.entry.offered, *late]), at.rng))
 
 
 def _foreign_call(at: Occasion) -> Play:
@@ -187,7 +181,7 @@ def _cut_off(at: Occasion) -> Play:
 _KINDS: Mapping[str, Callable[[Occasion], Play | None]] = {
     function.__name__.removeprefix("_"): function
     for function in (
-        *(_drop_call, _alter_argument, _retype_argument, _bracket_in_text, _drop_argument, _add_argument),
+        *(_drop_call, _alter_argument, _retype_argument, _drop_argument, _add_argument),
         *(_swap_calls, _swap_turns, _repeat_call, _early_call, _early_turn, _late_call, _skip_turn, _log_out),
         *(_other_call, _foreign_call, _only_foreign, _empty_play, _one_step, _cut_off),
     )

@@ -1,5 +1,4 @@
-"""Knobs of the section `reward`: the weight of each score, strict success above success above all
-others."""
+"""Knobs of the section `reward`: the weight of each score, strict success above all others."""
 
 import math
 from typing import Annotated, Self
@@ -10,8 +9,7 @@ from posttrain.runtime.knobs import Frac, Section
 
 
 class ExtraScore(Section):
-    """One more score with a weight of either sign: another of the world's, `length_penalty`, or a
-    user's function as `module:function`."""
+    """Another score of the world's, `length_penalty`, or a function as `module:function`."""
 
     name: str
     weight: float
@@ -41,8 +39,7 @@ class RewardParams(Section):
 
     @model_validator(mode="after")
     def _success_comes_first(self) -> Self:
-        """A failure earns less than a success, and a plain success less than a strict one, whatever
-        the other scores."""
+        """Strict success earns more than success, and that more than failure, whatever else."""
         first, second = self.weights.get("completion", 0.0), self.weights.get("strictness", 0.0)
         ranked = {"completion", "strictness"}
         others = math.fsum(

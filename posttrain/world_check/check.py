@@ -7,17 +7,25 @@ from functools import partial
 from itertools import chain
 
 from posttrain.rewards.total import RuleReward
-from posttrain.types import Split
+from posttrain.types import Split, Task
 from posttrain.world_check import isolation, outcomes
 from posttrain.world_check import tasks as of_tasks
-from posttrain.world_check.episodes import TaskEpisodes, play_gold, play_others
-from posttrain.world_check.findings import Broken, Check, Finding, judged
-from posttrain.world_check.policies import REMEDIES
-from posttrain.world_check.recorder import OPTIONAL_OF_WORLDS, RecordedDomain, Recorder
+from posttrain.world_check.findings import Broken, Check, Finding, judged, raised
+from posttrain.world_check.policies import REMEDIES, TaskEpisodes, play_all
 from posttrain.world_check.tasks import TasksBySplit, list_tasks
 from posttrain.worlds.made_calls import agent_messages
 from posttrain.worlds.params import WorldParams
-from posttrain.worlds.protocol import Domain, ExpertDomain, GoalDomain, RegeneratingDomain, ScoringDomain
+from posttrain.worlds.protocol import (
+    ClosableWorld,
+    Domain,
+    EndingWorld,
+    ExpertDomain,
+    GoalDomain,
+    OpeningWorld,
+    RegeneratingDomain,
+    ScoringDomain,
+    World,
+)
 
 OPTIONAL_OF_DOMAINS: Mapping[str, type] = {
     "expert": ExpertDomain,
@@ -25,7 +33,9 @@ OPTIONAL_OF_DOMAINS: Mapping[str, type] = {
     "describe_goal": GoalDomain,
     "scores": ScoringDomain,
 }
+OPTIONAL_OF_WORLDS: Mapping[str, type] = {"opening": OpeningWorld, "is_over": EndingWorld, "close": ClosableWorld}
 COMPLETE = "tasks: every split is complete, with unique ids, text labels and a goal in a line"
+RAISES = "episodes: a user's message comes first, and nothing but ToolError is raised"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +47,7 @@ class Checked:
     world: str
     num_tasks: Mapping[str, int]
     findings: tuple[Finding, ...]
-    has: Mapping[str, bool]
+    has: Mapping[str, bool] = field(default_factory=dict)
     facts: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
@@ -49,69 +59,75 @@ class Checked:
 def check_world(
     make: Callable[[], Domain], counts: Mapping[Split, int], rule: RuleReward, *, section: WorldParams | None
 ) -> Checked:
-    """Tries every rule on `counts[split]` tasks of each split. `make` makes the domain, twice;
-    another process makes it of `section`, which is not tried where that is None."""
+    """Tries every rule on `counts[split]` tasks of each split; those about episodes not where the
+    world raises in one. `make` makes the domain, twice; another process makes it of `section`,
+    which is not tried where that is None."""
     domain = make()
     name = str(domain.name)
     try:
         tasks = list_tasks(domain, counts)
     except Broken as broken:
-        return Checked(name, {}, (Finding(COMPLETE, "FAILED", str(broken)),), {})
-    recorder = Recorder()
-    episodes, facts = _play(domain, tasks, rule, recorder)
-    rules: dict[str, Sequence[Check]] = {
-        COMPLETE: (
-            lambda: of_tasks.splits_are_complete(tasks, counts),
-            lambda: of_tasks.ids_are_unique(tasks),
-            lambda: of_tasks.labels_are_texts(tasks),
-            lambda: of_tasks.goals_are_described(domain, tasks),
-        ),
+        return Checked(name, {}, (Finding(COMPLETE, "FAILED", str(broken)),))
+    rules = {
+        **_rules_of_tasks(domain, tasks, counts),
         "tasks: the same in every list, domain and process": (
             lambda: of_tasks.longer_list_begins_with_shorter(domain, tasks),
             lambda: of_tasks.same_in_second_domain(tasks, list_tasks(make(), counts)),
             lambda: of_tasks.same_in_other_process(section, counts, tasks),
         ),
-        "tasks: held-out splits share no entity with sft": (lambda: of_tasks.entities_are_kept_apart(tasks),),
-        **_rules_of_episodes(domain, tasks, episodes, recorder),
     }
-    findings = tuple(judged(rule_name, checks) for rule_name, checks in rules.items())
+    findings = [judged(*one) for one in rules.items()]
     has = {part: isinstance(domain, protocol) for part, protocol in OPTIONAL_OF_DOMAINS.items()}
-    has |= {part: part in recorder.has for part in OPTIONAL_OF_WORLDS}
-    return Checked(name, {split: len(own) for split, own in tasks.items()}, findings, has, facts)
-
-
-def _play(
-    domain: Domain, tasks: TasksBySplit, rule: RuleReward, recorder: Recorder
-) -> tuple[list[TaskEpisodes], dict[str, float | None]]:
+    start, facts = time.perf_counter(), {}
     every = list(chain(*tasks.values()))
-    start = time.perf_counter()
-    gold = play_gold(domain, every, recorder)
-    episodes = play_others(domain, every, gold, recorder, rule)
-    num_episodes = sum(len(list(one.all())) for one in episodes)
-    return episodes, {
+    try:
+        unused = domain.open(every[0])
+        has |= {part: isinstance(unused, protocol) for part, protocol in OPTIONAL_OF_WORLDS.items()}
+        episodes = play_all(domain, every, rule)
+    except Exception as error:  # the world's own code
+        remedy = "what the agent does wrong is a ToolError, and nothing else may be raised"
+        findings.append(Finding(RAISES, "FAILED", f"{raised(error)}; {remedy}"))
+    else:
+        facts = _facts(episodes, time.perf_counter() - start)
+        findings += [judged(*one) for one in _rules_of_episodes(domain, every, episodes, unused).items()]
+    return Checked(name, {split: len(own) for split, own in tasks.items()}, tuple(findings), has, facts)
+
+
+def _rules_of_tasks(domain: Domain, tasks: TasksBySplit, counts: Mapping[Split, int]) -> dict[str, Sequence[Check]]:
+    return {
+        COMPLETE: (
+            lambda: of_tasks.splits_are_complete(tasks, counts),
+            lambda: of_tasks.goals_are_described(domain, tasks),
+        ),
+        "tasks: held-out splits share no entity with sft": (lambda: of_tasks.entities_are_kept_apart(tasks),),
+        "tools: all that are offered exist, with an OpenAI schema": (
+            lambda: of_tasks.offered_tools_exist(domain, tasks),
+            lambda: of_tasks.schemas_are_openais(domain.tools),
+        ),
+    }
+
+
+def _facts(episodes: Sequence[TaskEpisodes], seconds: float) -> dict[str, float | None]:
+    num_episodes = sum(len(one.by) for one in episodes)
+    golds = [one.gold for one in episodes if one.gold is not None]
+    return {
         "num_episodes": num_episodes,
-        "episodes_per_s": num_episodes / (time.perf_counter() - start),
-        "max_gold_messages": max((len(agent_messages(one)) for one in gold), default=None),
+        "episodes_per_s": num_episodes / seconds,
+        "max_gold_messages": max((len(agent_messages(one)) for one in golds), default=None),
     }
 
 
 def _rules_of_episodes(
-    domain: Domain, tasks: TasksBySplit, episodes: Sequence[TaskEpisodes], recorder: Recorder
+    domain: Domain, tasks: Sequence[Task], episodes: Sequence[TaskEpisodes], unused: World
 ) -> dict[str, Sequence[Check]]:
-    every, unseen = list(chain(*tasks.values())), Recorder()  # `unseen` keeps problems of replays out of the record
-    probed = isolation.probes(domain, tasks, episodes, recorder)
-    recorded = RecordedDomain(domain, unseen)
+    """`unused` is a world in which nothing was done."""
     return {
-        "tools: all that are offered exist, with an OpenAI schema": (
-            lambda: outcomes.offered_tools_exist(recorder),
-            lambda: of_tasks.schemas_are_openais({**recorder.offered, **domain.tools}),
-        ),
-        "episodes: a user's message comes first, and nothing but ToolError is raised": (
-            lambda: outcomes.only_tool_errors_are_raised(recorder, episodes),
+        RAISES: (
+            lambda: outcomes.only_tool_errors_are_raised(episodes),
             lambda: outcomes.user_speaks_before_agent(episodes),
         ),
         "expert: a strict success on every task, with reward 1": (
-            lambda: outcomes.expert_succeeds_strictly(recorder, episodes),
+            lambda: outcomes.expert_succeeds_strictly(episodes),
             lambda: outcomes.expert_earns_one(episodes),
         ),
         "rewards: an empty episode fails, and no failure earns as much as a success": (
@@ -121,21 +137,19 @@ def _rules_of_episodes(
         "rewards: every adversary earns less than the expert": [
             partial(outcomes.adversary_earns_less, name, episodes) for name in REMEDIES
         ],
-        "grade: valid outcomes, with the named scores and a class for each failure": (
-            lambda: outcomes.grade_returns_outcomes(recorder),
-            lambda: outcomes.failures_are_named(recorder, episodes),
-            lambda: outcomes.named_scores_are_given(domain, recorder),
-            lambda: outcomes.turn_scores_fit_the_turns(recorder),
+        "grade: the named scores, a class for each failure, a score for each turn or none": (
+            lambda: outcomes.failures_are_named(episodes),
+            lambda: outcomes.named_scores_are_given(domain, episodes),
+            lambda: outcomes.turn_scores_fit_the_turns(episodes),
         ),
         "episodes: the same when replayed, interleaved and eight at once": (
-            lambda: isolation.same_when_replayed(recorded, probed),
-            lambda: isolation.same_when_interleaved(recorded, probed),
+            lambda: isolation.same_episodes_again(domain, episodes),
         ),
         "regenerate: the same question about other entities": (
-            lambda: isolation.regenerated_tasks_are_alike(domain, every, unseen),
+            lambda: isolation.regenerated_tasks_are_alike(domain, tasks),
         ),
         "close: nothing is raised, and nothing stays open": (
-            lambda: isolation.close_ends_quietly(domain, every, recorder),
-            lambda: isolation.nothing_stays_open(recorded, probed),
+            lambda: isolation.close_ends_quietly(unused),
+            lambda: isolation.nothing_stays_open(domain, episodes),
         ),
     }

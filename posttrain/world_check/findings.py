@@ -1,5 +1,6 @@
 """The finding about one rule: it holds, it is broken, or nothing in this world could show it."""
 
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -7,7 +8,6 @@ from typing import Literal
 from posttrain.runtime.limits import clip, reason
 
 MAX_WHY_CHARS = 1500  # quotes are cut shorter than this, so that the remedy at the end stays
-State = Literal["ok", "FAILED", "not tried"]
 Check = Callable[[], None]
 
 
@@ -24,7 +24,7 @@ class Finding:
     """`why` says what is broken, or which parts of the rule could not be tried."""
 
     rule: str
-    state: State
+    state: Literal["ok", "FAILED", "not tried"]
     why: str = ""
 
 
@@ -40,5 +40,11 @@ def judged(rule: str, checks: Sequence[Check]) -> Finding:
         except Broken as broken:
             return Finding(rule, "FAILED", clip(str(broken), MAX_WHY_CHARS))
         except Exception as error:
-            return Finding(rule, "FAILED", f"the world raised {type(error).__name__}: {reason(error)}")
+            return Finding(rule, "FAILED", raised(error))
     return Finding(rule, "not tried" if len(not_tried) == len(checks) else "ok", "; ".join(dict.fromkeys(not_tried)))
+
+
+def raised(error: Exception) -> str:
+    """The exception, with the place in the world's code."""
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return f"the world raised {type(error).__name__}: {reason(error)} (in {at.name}, {at.filename}:{at.lineno})"

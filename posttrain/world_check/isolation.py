@@ -1,92 +1,65 @@
-"""Rules about episodes that must not see each other: replayed, interleaved and regenerated ones,
-and what stays open behind them."""
+"""Rules about replayed, interleaved and regenerated episodes, and what they leave open."""
 
+import asyncio
 import gc
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 
 import psutil
 
-from posttrain.types import Message, Task, Trajectory
-from posttrain.world_check.episodes import TaskEpisodes, planned_call_of_every_tool, planned_expert
+from posttrain.types import Message, Split, Task, Trajectory
 from posttrain.world_check.findings import Broken, NotTried
-from posttrain.world_check.policies import EmptyPolicy, PlannedEpisode, ReplayPolicy, play
-from posttrain.world_check.recorder import RecordedDomain, Recorder
-from posttrain.world_check.tasks import TasksBySplit
-from posttrain.worlds.protocol import Domain, ExpertDomain, RegeneratingDomain
+from posttrain.world_check.policies import Plan, TaskEpisodes, plan_call_of_every_tool, plan_expert, play, replaying
+from posttrain.worlds.protocol import ClosableWorld, Domain, ExpertDomain, RegeneratingDomain, World
 
-NUM_PROBES = 4  # tasks that are played again
 NUM_AT_ONCE = 8
 NUM_SEEDS = 4  # of regenerated tasks, one of which must have another text
 WAIT_S = 3.0  # for what ends by itself after close
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """A task with two planned episodes: the expert's (without one, a call of every tool) and
-    another."""
-
-    task: Task
-    mine: PlannedEpisode
-    other: PlannedEpisode
-
-
-def probes(domain: Domain, tasks: TasksBySplit, episodes: Sequence[TaskEpisodes], recorder: Recorder) -> list[Probe]:
-    """The first task of each split, where it can be played."""
-    firsts = [own[0].task_id for own in tasks.values() if own][:NUM_PROBES]
-    found = []
+def plan_probes(domain: Domain, episodes: Sequence[TaskEpisodes]) -> list[tuple[Plan, Plan]]:
+    """Two episodes of each split's first task: the expert's or one with every tool, and another."""
+    tasks: dict[Split, Task] = {}
     for one in episodes:
-        if one.task.task_id in firsts and not any(trajectory.is_aborted for trajectory in one.all()):
-            firsts.remove(one.task.task_id)
-            calls = planned_call_of_every_tool(one.task, recorder)
-            if isinstance(domain, ExpertDomain):
-                found.append(Probe(one.task, planned_expert(domain, one.task, recorder), calls))
-            else:
-                found.append(Probe(one.task, calls, PlannedEpisode(one.task, EmptyPolicy)))
-    return found
+        if not any(trajectory.is_aborted for trajectory in one.by.values()):
+            tasks.setdefault(one.task.split, one.task)
+    probes = []
+    for task in tasks.values():
+        calls = plan_call_of_every_tool(domain, task)
+        if isinstance(domain, ExpertDomain):
+            probes.append((plan_expert(domain, task), calls))
+        else:
+            probes.append((calls, (task, partial(replaying, []))))
+    if not probes:
+        raise NotTried("no episode could be played")
+    return probes
 
 
-# Rule: episodes are independent
+def same_episodes_again(domain: Domain, episodes: Sequence[TaskEpisodes]) -> None:
+    """Alone; then eight times at once, beside another policy's episode of the same task."""
+    for mine, other in plan_probes(domain, episodes):
+        [alone] = play(domain, [mine])
+        first, _, *others = play(domain, [mine, other, *[mine] * (NUM_AT_ONCE - 1)])
+        for one in (first, *others):
+            _compare(mine[0], alone, one)
 
 
-def same_when_replayed(domain: Domain, probed: Sequence[Probe]) -> None:
-    """Alone and once more, with another policy's episode before."""
-    for probe in _some(probed):
-        first = play(domain, [probe.mine])[0]
-        play(domain, [probe.other])
-        _compare(probe.task, first, play(domain, [probe.mine])[0], "replayed")
-
-
-def same_when_interleaved(domain: Domain, probed: Sequence[Probe]) -> None:
-    """Turn by turn beside another policy's episode of the same task, and eight times at once."""
-    for probe in _some(probed):
-        alone = play(domain, [probe.mine])[0]
-        first, _, second = play(domain, [probe.mine, probe.other, probe.mine])
-        _compare(probe.task, alone, first, "played beside another episode of it")
-        _compare(probe.task, alone, second, "played beside another episode of it")
-        for one in play(domain, [probe.mine] * NUM_AT_ONCE):
-            _compare(probe.task, alone, one, f"played {NUM_AT_ONCE} times at once")
-
-
-# Rule: regenerated tasks
-
-
-def regenerated_tasks_are_alike(domain: Domain, tasks: Sequence[Task], recorder: Recorder) -> None:
+def regenerated_tasks_are_alike(domain: Domain, tasks: Sequence[Task]) -> None:
     """Equal labels, template and split, another text, equal for equal seeds, and as solvable."""
     if not isinstance(domain, RegeneratingDomain):
         raise NotTried("the world has no regenerate")
     made = [_regenerated(domain, task) for task in tasks]
-    if isinstance(domain, ExpertDomain):
-        recorded = RecordedDomain(domain, recorder)
-        played = play(recorded, [planned_expert(domain, task, recorder) for task in made])
-        for task, gold in zip(made, played, strict=True):
-            if not gold.is_strict_success:
-                raise Broken(
-                    f"{task.task_id}, which was regenerated, is not solved by a flawless episode ({_verdict(gold)}); "
-                    "draw only what can be answered"
-                )
+    if not isinstance(domain, ExpertDomain):
+        return
+    played = play(domain, [plan_expert(domain, task) for task in made])
+    for task, gold in zip(made, played, strict=True):
+        if not gold.is_strict_success:
+            raise Broken(
+                f"{task.task_id}, which was regenerated, is not solved by a flawless episode ({_verdict(gold)}); "
+                "draw only what can be answered"
+            )
 
 
 def _regenerated(domain: RegeneratingDomain, task: Task) -> Task:
@@ -103,65 +76,53 @@ def _regenerated(domain: RegeneratingDomain, task: Task) -> Task:
     return made[0]
 
 
-# Rule: close releases everything
-
-
-def close_ends_quietly(domain: Domain, tasks: Sequence[Task], recorder: Recorder) -> None:
-    """After every episode so far, and of a world in which nothing was done."""
-    if "close" not in recorder.has:
+def close_ends_quietly(world: World) -> None:
+    """`world` is one in which nothing was done."""
+    if not isinstance(world, ClosableWorld):
         raise NotTried("the world has no close")
-    play(RecordedDomain(domain, recorder), [PlannedEpisode(task, lambda: ReplayPolicy([])) for task in tasks[:1]])
-    if problem := recorder.first("close"):
-        raise Broken(f"close of {problem.task_id} {problem.text}; let it end quietly, also where nothing was opened")
+    asyncio.run(world.close())
 
 
-def nothing_stays_open(domain: Domain, probed: Sequence[Probe]) -> None:
+def nothing_stays_open(domain: Domain, episodes: Sequence[TaskEpisodes]) -> None:
     """Counts what is open before and after eight episodes; earlier ones have warmed up every cache.
     A file or thread more may be a library's own; one for every other episode is not."""
-    probe = _some(probed)[0]
-    before = _open()
-    play(domain, [probe.mine] * NUM_AT_ONCE)
+    mine, _ = plan_probes(domain, episodes)[0]
+    before = _num_open()
+    play(domain, [mine] * NUM_AT_ONCE)
     end = time.monotonic() + WAIT_S
-    while (left := _more(before, _open())) and time.monotonic() < end:
+    while True:
+        more = {kind: number - before[kind] for kind, number in _num_open().items()}
+        left = {kind: number for kind, number in more.items() if number >= NUM_AT_ONCE // 2}
+        if not left or time.monotonic() > end:
+            break
         gc.collect()
         time.sleep(0.05)
-    if left:
-        kind, number = next(iter(left.items()))
+    for kind, number in left.items():
         raise Broken(
-            f"{NUM_AT_ONCE} episodes of {probe.task.task_id} left {number} {kind} open; "
+            f"{NUM_AT_ONCE} episodes of {mine[0].task_id} left {number} {kind} open; "
             "end them in the world's `async def close`"
         )
 
 
-def _open() -> dict[str, int]:
+def _num_open() -> dict[str, int]:
     process = psutil.Process()
     return {
         "processes": len(process.children(recursive=True)),
         "threads": threading.active_count(),
         "sockets": len(process.net_connections(kind="all")),
-        "files": process.num_fds() if hasattr(process, "num_fds") else 0,
+        "files": process.num_fds(),
     }
 
 
-def _more(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
-    return {kind: after[kind] - before[kind] for kind in before if after[kind] - before[kind] >= NUM_AT_ONCE // 2}
-
-
-def _some(probed: Sequence[Probe]) -> Sequence[Probe]:
-    if not probed:
-        raise NotTried("no episode could be played")
-    return probed
-
-
-def _compare(task: Task, expected: Trajectory, found: Trajectory, how: str) -> None:
+def _compare(task: Task, expected: Trajectory, found: Trajectory) -> None:
     if expected == found:
         return
     pairs = zip(expected.messages, found.messages, strict=False)
     differing = [(_words(one), _words(other)) for one, other in pairs if one != other]
     before, after = differing[0] if differing else (_verdict(expected), _verdict(found))
     raise Broken(
-        f"{task.task_id} {how} is another episode ({before!r} became {after!r}); keep an episode's state in the world "
-        "that open() makes, and draw from the task alone"
+        f"{task.task_id} played again beside others is another episode ({before!r} became {after!r}); keep an "
+        "episode's state in the world that open() makes, and draw from the task alone"
     )
 
 

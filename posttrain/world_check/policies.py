@@ -1,19 +1,21 @@
-"""The policies that a world is checked with: its expert, an empty one, and adversaries, which leave
-out, repeat, add to or spoil the calls that the expert made."""
+"""The policies that a world is checked with, and their episodes: its expert, an empty one, and
+adversaries, which leave out, repeat, add to or spoil the calls that the expert made."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeAlias
 
+from posttrain.rewards.total import RuleReward
 from posttrain.rollout.agent_loops import AgentFailed
 from posttrain.rollout.episode import Episode, Reply
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.params import AgentParams
 from posttrain.runtime.limits import reason
 from posttrain.types import Message, StopReason, Task, Trajectory
-from posttrain.world_check.recorder import Recorder
-from posttrain.worlds.protocol import Domain, Expert, ExpertDomain
+from posttrain.worlds.made_calls import agent_messages
+from posttrain.worlds.protocol import Domain, ExpertDomain
 from posttrain.worlds.scripts import call, say
 from posttrain.worlds.tools import Tool, json_object
 
@@ -33,71 +35,36 @@ LIMITS = AgentParams(
     max_aborted_frac=0.0,
 ).model_copy(update={"max_aborted_frac": 1.0})
 
-
-T = TypeVar("T")
-Tools = Mapping[str, Tool]
-EpisodePolicy = Callable[[Sequence[Message]], Message | None]  # the next message; None ends the episode
-
-
-class ReplayPolicy:
-    """Writes the given messages in their order, whatever the world answers."""
-
-    def __init__(self, messages: Sequence[Message]) -> None:
-        self._left = iter(messages)
-
-    def __call__(self, messages: Sequence[Message]) -> Message | None:
-        del messages
-        return next(self._left, None)
-
-
-class EmptyPolicy(ReplayPolicy):
-    """Writes empty messages, several where somebody answers them."""
-
-    def __init__(self) -> None:
-        super().__init__([say("")] * NUM_EMPTY)
-
-
-class ExpertPolicy:
-    """The world's expert. What it raises aborts its episode and is recorded under `expert`."""
-
-    def __init__(self, domain: ExpertDomain, task: Task, recorder: Recorder, *, is_flawless: bool = True) -> None:
-        self._task, self._recorder = task, recorder
-        frac = 0.0 if is_flawless else 1.0
-        self._expert: Expert = self._recorded(
-            lambda: domain.expert(task, seed=EXPERT_SEED, is_flawless=is_flawless, reasoning_frac=frac)
-        )
-
-    def __call__(self, messages: Sequence[Message]) -> Message:
-        return self._recorded(lambda: self._expert.reply(messages))
-
-    def _recorded(self, ask: Callable[[], T]) -> T:
-        try:
-            return ask()
-        except Exception as error:  # the world's own code
-            self._recorder.record("expert", self._task, error)
-            raise AgentFailed(f"the expert raised {type(error).__name__}: {reason(error)}") from error
+Tools: TypeAlias = Mapping[str, Tool]
+EpisodePolicy: TypeAlias = Callable[[Sequence[Message]], Message | None]  # the next message; None ends the episode
+Plan: TypeAlias = tuple[Task, Callable[[], EpisodePolicy]]  # an episode to play: its task, the maker of its policy
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedEpisode:
-    """An episode to play: its task, and the maker of its policy."""
+class TaskEpisodes:
+    """The scored episodes of one task by policy: `gold` is the flawless expert's, `flawed` the
+    other's, `empty`, the adversaries', and where no expert played one that calls every tool."""
 
     task: Task
-    make: Callable[[], EpisodePolicy]
+    by: Mapping[str, Trajectory]
+
+    @property
+    def gold(self) -> Trajectory | None:
+        return self.by.get("gold")
 
 
 class _PlannedPolicy:
     """Plays each planned episode, found by the seed, by its own policy, and yields to the other
     episodes before every message, so that their turns interleave."""
 
-    def __init__(self, planned: Sequence[PlannedEpisode]) -> None:
-        self._planned = planned
+    def __init__(self, plans: Sequence[Plan]) -> None:
+        self._plans = plans
         self._policies: dict[str, EpisodePolicy] = {}
 
     async def reply(self, episode: Episode) -> Reply:
         await asyncio.sleep(0)
         if episode.episode_id not in self._policies:
-            self._policies[episode.episode_id] = self._planned[episode.seed].make()
+            self._policies[episode.episode_id] = self._plans[episode.seed][1]()
         message = self._policies[episode.episode_id](episode.messages)
         return Reply(message, None if message is not None else StopReason.TOKEN_LIMIT)
 
@@ -105,37 +72,69 @@ class _PlannedPolicy:
         self._policies.pop(episode.episode_id, None)
 
 
-def play(domain: Domain, planned: Sequence[PlannedEpisode]) -> list[Trajectory]:
-    """One trajectory for each planned episode, in their order; equal episodes give equal
-    trajectories, whatever their index."""
+def play(domain: Domain, plans: Sequence[Plan]) -> list[Trajectory]:
+    """One trajectory for each plan; equal episodes give equal trajectories."""
     trajectories: list[Trajectory] = []
-    for start in range(0, len(planned), MAX_AT_ONCE):
-        batch = planned[start : start + MAX_AT_ONCE]
+    for start in range(0, len(plans), MAX_AT_ONCE):
+        batch = plans[start : start + MAX_AT_ONCE]
         # An agent that is a program of its own is not what is checked: its tasks are played by
         # calls.
-        tasks = [
-            one.task if one.task.agent_name == "single_turn" else replace(one.task, agent_name="tools") for one in batch
-        ]
+        tasks = [task if task.agent_name == "single_turn" else replace(task, agent_name="tools") for task, _ in batch]
         policy = _PlannedPolicy(batch)
         trajectories += run_episodes(policy, tasks, domain=domain, limits=LIMITS, seeds=range(len(batch)))
     return [replace(trajectory, seed=0) for trajectory in trajectories]
 
 
-# The adversaries write messages derived from those of the expert's episode (`gold`).
-
-
-def call_every_tool(task: Task, gold: Sequence[Message], tools: Tools) -> list[Message]:
-    """Calls every offered tool that the expert did not, before the expert's first call."""
-    first = next((at for at, message in enumerate(gold) if message.tool_calls), len(gold) - 1)
-    return [*gold[:first], *calls_of_other_tools(task, gold, tools), *gold[first:]]
-
-
-def malform_every_call(gold: Sequence[Message]) -> list[Message]:
-    """Cuts the last character off the arguments of each call."""
+def play_all(domain: Domain, tasks: Sequence[Task], rule: RuleReward) -> list[TaskEpisodes]:
+    """The episodes of every policy at each task, scored by `rule`."""
+    gold: list[Trajectory] = []
+    if isinstance(domain, ExpertDomain):
+        gold = play(domain, [plan_expert(domain, task) for task in tasks])
+    plans: dict[tuple[int, str], Plan] = {}
+    for index, task in enumerate(tasks):
+        plans[index, "empty"] = (task, partial(replaying, [say("")] * NUM_EMPTY))
+        if isinstance(domain, ExpertDomain):
+            plans[index, "flawed"] = plan_expert(domain, task, is_flawless=False)
+        written = [message for _, message in agent_messages(gold[index])] if gold and not gold[index].is_aborted else []
+        if not written:
+            plans[index, "calls every tool"] = plan_call_of_every_tool(domain, task)
+            continue
+        for name, messages in adversaries(task, written, domain.tools).items():
+            plans[index, name] = (task, partial(replaying, messages))
+    by_task: list[dict[str, Trajectory]] = [{"gold": gold[index]} if gold else {} for index in range(len(tasks))]
+    for (index, name), trajectory in zip(plans, play(domain, list(plans.values())), strict=True):
+        by_task[index][name] = trajectory
     return [
-        replace(message, tool_calls=tuple(replace(made, arguments=made.arguments[:-1]) for made in message.tool_calls))
-        for message in gold
+        TaskEpisodes(task, {name: rule.score(trajectory, task) for name, trajectory in by.items()})
+        for task, by in zip(tasks, by_task, strict=True)
     ]
+
+
+def plan_expert(domain: ExpertDomain, task: Task, *, is_flawless: bool = True) -> Plan:
+    """The world's expert. Whatever it raises aborts its episode as AGENT_FAILED."""
+
+    def ask(method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        try:
+            return method(*arguments, **named)
+        except Exception as error:  # the world's own code
+            raise AgentFailed(f"the expert raised {type(error).__name__}: {reason(error)}") from error
+
+    def make() -> EpisodePolicy:
+        frac = 0.0 if is_flawless else 1.0
+        expert = ask(domain.expert, task, seed=EXPERT_SEED, is_flawless=is_flawless, reasoning_frac=frac)
+        return partial(ask, expert.reply)
+
+    return task, make
+
+
+def plan_call_of_every_tool(domain: Domain, task: Task) -> Plan:
+    return task, partial(replaying, [*calls_of_other_tools(task, [], domain.tools), say("")])
+
+
+def replaying(messages: Sequence[Message]) -> EpisodePolicy:
+    """Writes these messages in their order, whatever the world answers."""
+    left = iter(messages)
+    return lambda _: next(left, None)
 
 
 REPEATING = "makes every call of the expert twice"
@@ -151,21 +150,27 @@ REMEDIES = {
 
 
 def adversaries(task: Task, gold: Sequence[Message], tools: Tools) -> dict[str, list[Message]]:
-    """The messages of each adversary, without those that would repeat the expert's episode."""
-    found = {"also calls every other tool": call_every_tool(task, gold, tools)}
+    """The messages of each adversary, made of the expert's (`gold`) and different from them."""
+    first = next((at for at, message in enumerate(gold) if message.tool_calls), len(gold) - 1)
+    also_others = [*gold[:first], *calls_of_other_tools(task, gold, tools), *gold[first:]]
+    found = {"also calls every other tool": also_others}
     if any(message.tool_calls for message in gold):
         found |= {
             "says what the expert says and calls nothing": [message for message in gold if not message.tool_calls],
             "says the expert's last message alone": [replace(gold[-1], tool_calls=())],
             REPEATING: [one for message in gold for one in [message] * (1 + bool(message.tool_calls))],
-            "malforms every call of the expert": malform_every_call(gold),
+            "malforms every call of the expert": [_malformed(message) for message in gold],
         }
     return {name: written for name, written in found.items() if written != list(gold)}
 
 
+def _malformed(message: Message) -> Message:
+    """Cuts the last character off the arguments of each call."""
+    return replace(message, tool_calls=tuple(replace(one, arguments=one.arguments[:-1]) for one in message.tool_calls))
+
+
 def calls_of_other_tools(task: Task, gold: Sequence[Message], tools: Tools) -> list[Message]:
-    """A call of each offered tool that `gold` does not call, with gold's arguments where the names
-    match, or with any that the schema accepts."""
+    """A call of each offered tool that `gold` does not call, with its arguments where named so."""
     calls = [made for message in gold for made in message.tool_calls]
     known: dict[str, Any] = {}
     for made in calls:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, zip_longest
 from typing import Any
 
 from posttrain.data.validation.bounded_schema import is_schema
@@ -44,11 +44,10 @@ def list_tasks(domain: Domain, counts: Mapping[Split, int]) -> dict[Split, list[
     return found
 
 
-# Rule: the tasks are complete
-
-
 def splits_are_complete(tasks: TasksBySplit, counts: Mapping[Split, int]) -> None:
-    """Each split has the count asked for (test_paraphrase may have none), and its tasks name it."""
+    """Each split has the count asked for (test_paraphrase may have none), its tasks name it, have
+    texts for labels, and an id that no other has."""
+    counted = Counter(task.task_id for task in chain(*tasks.values()))
     for split, own in tasks.items():
         if len(own) != counts[split] and not (split == "test_paraphrase" and not own):
             raise Broken(
@@ -57,20 +56,10 @@ def splits_are_complete(tasks: TasksBySplit, counts: Mapping[Split, int]) -> Non
         for task in own:
             if task.split != split:
                 raise Broken(f"{task.task_id} of {split} says that its split is {task.split!r}; set Task.split")
-
-
-def ids_are_unique(tasks: TasksBySplit) -> None:
-    counted = Counter(task.task_id for task in chain(*tasks.values()))
-    if twice := [task_id for task_id, number in counted.items() if number > 1]:
-        where = [split for split, own in tasks.items() for task in own if task.task_id == twice[0]]
-        raise Broken(f"{twice[0]!r} is the id of {len(where)} tasks ({', '.join(where)}); put the split into the id")
-
-
-def labels_are_texts(tasks: TasksBySplit) -> None:
-    for task in chain(*tasks.values()):
-        for name, value in task.labels.items():
-            if not isinstance(name, str) or not isinstance(value, str):
-                raise Broken(f"{task.task_id} has the label {name!r}: {value!r}; names and values are texts: use str()")
+            if wrong := [pair for pair in task.labels.items() if not all(isinstance(part, str) for part in pair)]:
+                raise Broken(f"{task.task_id} has the label {wrong[0]!r}; names and values are texts: use str()")
+            if (number := counted[task.task_id]) > 1:
+                raise Broken(f"{task.task_id!r} is the id of {number} tasks, one of {split}; put the split into the id")
 
 
 def goals_are_described(domain: Domain, tasks: TasksBySplit) -> None:
@@ -82,28 +71,26 @@ def goals_are_described(domain: Domain, tasks: TasksBySplit) -> None:
             raise Broken(f"describe_goal of {task.task_id} gives {goal!r}; return one line of text for a reader")
 
 
-# Rule: the tasks are reproducible
-
-
 def longer_list_begins_with_shorter(domain: Domain, tasks: TasksBySplit) -> None:
     for split, own in tasks.items():
         half = len(own) // 2
         shorter = domain.tasks(split, half) if half else []
-        if (at := _first_difference(shorter, own[:half])) is not None:
-            raise Broken(
-                f"tasks({split!r}, {half}) is not how tasks({split!r}, {len(own)}) begins, first at {own[at].task_id}; "
-                "let the count decide nothing but where the list ends"
-            )
+        _require_same(
+            own[:half],
+            [_as_text(task) for task in shorter],
+            f"where {half} are asked for and not {len(own)}; let the count decide nothing but where the list ends",
+        )
 
 
 def same_in_second_domain(tasks: TasksBySplit, again: TasksBySplit) -> None:
     """`again` was listed by another domain of the same section."""
     for split, own in tasks.items():
-        if (at := _first_difference(own, again[split])) is not None:
-            raise Broken(
-                f"{_id_at(own, at)} is another task in a second domain of the same section; "
-                "draw everything from world.seed and the task's index, never from a generator of the module"
-            )
+        _require_same(
+            own,
+            [_as_text(task) for task in again[split]],
+            "in a second domain of the same section; "
+            "draw everything from world.seed and the task's index, never from a generator of the module",
+        )
 
 
 def same_in_other_process(world: WorldParams | None, counts: Mapping[Split, int], tasks: TasksBySplit) -> None:
@@ -118,18 +105,15 @@ def same_in_other_process(world: WorldParams | None, counts: Mapping[Split, int]
         env=environment, capture_output=True, text=True, timeout=CHILD_TIMEOUT_S, check=False,
     )  # fmt: skip
     if ended.returncode:
-        last_line = (ended.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
-        raise Broken(f"another process cannot list the world's tasks: {reason(last_line)}")
+        raise Broken(f"another process cannot list the world's tasks: {reason(ended.stderr[-300:])}")
     theirs = json.loads(ended.stdout.splitlines()[-1])
     for split, own in tasks.items():
-        if (at := _first_difference([_as_text(task) for task in own], theirs[split])) is not None:
-            raise Broken(
-                f"{_id_at(own, at)} is another task in a process with another PYTHONHASHSEED; "
-                "sort what comes out of a set, and seed with a text, not with hash()"
-            )
-
-
-# Rule: held-out splits share no entity with sft
+        _require_same(
+            own,
+            theirs[split],
+            "in a process with another PYTHONHASHSEED; "
+            "sort what comes out of a set, and seed with a text, not with hash()",
+        )
 
 
 def entities_are_kept_apart(tasks: TasksBySplit) -> None:
@@ -145,20 +129,20 @@ def entities_are_kept_apart(tasks: TasksBySplit) -> None:
             )
 
 
-# Rule: tools
+def offered_tools_exist(domain: Domain, tasks: TasksBySplit) -> None:
+    for task in chain(*tasks.values()):
+        if missing := [name for name in task.tools if name not in domain.tools]:
+            raise Broken(f"{task.task_id} offers {missing[0]!r}, which the domain's tools have not; add it there")
 
 
 def schemas_are_openais(tools: Mapping[str, Tool]) -> None:
-    """A name that the API accepts, a description, and parameters that are a JSON schema of an
-    object. No `$ref` is fetched."""
+    """A name that the API accepts, a description, and a JSON schema of an object."""
     if not tools:
         raise NotTried("the world has no tools")
     for key, tool in tools.items():
-        if key != tool.name:
-            raise Broken(f"the tool {tool.name!r} is listed under the name {key!r}; use one name")
-        if not _NAME.fullmatch(tool.name):
-            raise Broken(f"the tool {tool.name!r} has a name that no OpenAI API takes; use 1 to 64 of A-Z a-z 0-9 _ -")
-        if not isinstance(tool.description, str) or not tool.description.strip():
+        if key != tool.name or not _NAME.fullmatch(tool.name):
+            raise Broken(f"the tool {tool.name!r}, listed as {key!r}, needs one name of 1 to 64 of A-Z a-z 0-9 _ -")
+        if not tool.description.strip():
             raise Broken(f"the tool {tool.name!r} has no description; the agent cannot know what it does")
         text = json.dumps(dict(tool.parameters))
         if not is_schema(text) or tool.parameters.get("type") != "object":
@@ -168,15 +152,10 @@ def schemas_are_openais(tools: Mapping[str, Tool]) -> None:
             )
 
 
-def _first_difference(some: Sequence[object], others: Sequence[object]) -> int | None:
-    for at, (one, other) in enumerate(zip(some, others, strict=False)):
-        if one != other:
-            return at
-    return None if len(some) == len(others) else min(len(some), len(others))
-
-
-def _id_at(tasks: Sequence[Task], at: int) -> str:
-    return tasks[at].task_id if at < len(tasks) else f"the task after {tasks[-1].task_id if tasks else 'none'}"
+def _require_same(own: Sequence[Task], again: Sequence[str], where: str) -> None:
+    for task, text in zip_longest(own, again):
+        if task is None or _as_text(task) != text:
+            raise Broken(f"{task.task_id if task else 'a task more'} is another task {where}")
 
 
 def _as_text(task: Task) -> str:
@@ -187,8 +166,7 @@ def _as_text(task: Task) -> str:
 
 
 def _main() -> None:
-    """The other process of `same_in_other_process`: section and counts on stdin, tasks on
-    stdout."""
+    """The other process: section and counts on stdin, tasks on stdout."""
     asked = json.load(sys.stdin)
     tasks = list_tasks(make_domain(world_params(asked["world"])), asked["counts"])
     print(json.dumps({split: [_as_text(task) for task in own] for split, own in tasks.items()}))

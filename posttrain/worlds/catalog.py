@@ -55,21 +55,19 @@ WORLDS = tuple(name for name in _SECTIONS if name != OWN)
 
 
 def world_params(section: Any) -> WorldParams:
-    """The section `world` of a `params.yaml`, or a recorded one. Raises pydantic's
-    ValidationError."""
+    """Reads a section `world`. Raises pydantic's ValidationError."""
     return _SECTION.validate_python(section)
 
 
 def example_params(name: str) -> WorldParams:
-    """A world's section with the knobs of its example. Raises pydantic's ValidationError where no
-    world is called so."""
+    """A world's section with the knobs of its example. Raises pydantic's ValidationError."""
     return world_params({"type": name, **load_yaml(_SECTIONS.get(name, OwnWorldParams).example, name)})
 
 
 def make_domain(world: WorldParams) -> Domain:
-    """The domain of a section; made once per process. A world of your own is called with its
-    section. Domains are imported here and not above, because one needs NumPy and others a package
-    that may not be installed; by name, so that the import graph of a stage shows them."""
+    """The domain of a section; a world of your own is called with it. Domains are imported here,
+    because one needs NumPy and others a package that may not be installed; each by its name, so
+    that the import graph of a stage shows them."""
     match world:
         case StocksParams():
             from posttrain.worlds.stocks.domain import StocksDomain
@@ -100,8 +98,7 @@ def make_domain(world: WorldParams) -> Domain:
 
 
 def require_expert(domain: Domain, *, needed_by: str) -> ExpertDomain:
-    """The domain, which must have a scripted expert. Raises ConfigurationError where it has
-    none."""
+    """The domain, which must have a scripted expert. Raises ConfigurationError."""
     if isinstance(domain, ExpertDomain):
         return domain
     raise ConfigurationError(
@@ -110,7 +107,7 @@ def require_expert(domain: Domain, *, needed_by: str) -> ExpertDomain:
 
 
 def require_regeneration(domain: Domain, *, needed_by: str) -> RegeneratingDomain:
-    """The domain, which must have `regenerate`. Raises ConfigurationError where it has not."""
+    """The domain, which must have `regenerate`. Raises ConfigurationError."""
     if isinstance(domain, RegeneratingDomain):
         return domain
     raise ConfigurationError(
@@ -126,8 +123,7 @@ def score_names(domain: Domain) -> Sequence[str]:
 
 def tasks_of(domain: Domain, split: Split, world: WorldParams, *, at_most: int | None = None) -> list[Task]:
     """The tasks of a split: as many as the world's section says, or `at_most`. The paraphrased
-    split is as large as the test, or empty. Raises ConfigurationError where the world cannot give
-    them."""
+    split is as large as the test, or empty. Raises ConfigurationError."""
     knob = f"num_{split.removesuffix('_paraphrase')}_tasks"
     count = getattr(world, knob)
     try:

@@ -1,5 +1,4 @@
-"""The general scores, which every outcome has in any world, and a class for a failure where the
-world gives none."""
+"""The general scores, which every outcome has, and a class for a failure without one."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -6,6 +6,7 @@ that may have been carried out only where it changes nothing to do so twice.
 """
 
 import asyncio
+import itertools
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -24,11 +25,11 @@ _CONNECT_S = 10.0
 
 class EndpointFailed(Exception):
     """The server did not answer, broke off, or answered what is no JSON. `status` is of an answer
-    that is an error, None where there was none."""
+    that is an error, None where there was none; `is_unsent`: no connection could be made."""
 
-    def __init__(self, message: str, status: int | None = None) -> None:
+    def __init__(self, message: str, status: int | None = None, *, is_unsent: bool = False) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.is_unsent = status, is_unsent
 
 
 class JsonEndpoint:
@@ -44,11 +45,11 @@ class JsonEndpoint:
 
     async def post(self, path: str, body: Mapping[str, Any], *, is_repeatable: bool) -> JsonValue:
         """Raises EndpointFailed."""
-        return await self._ask("POST", path, json_body=body, is_repeatable=is_repeatable)
+        return await self._ask("POST", path, is_repeatable=is_repeatable, json=body)
 
     async def get(self, path: str, query: Mapping[str, str | int]) -> JsonValue:
         """Raises EndpointFailed."""
-        return await self._ask("GET", path, query=query, is_repeatable=True)
+        return await self._ask("GET", path, is_repeatable=True, params=query)
 
     async def close(self) -> None:
         """Ends the requests that are still waited for; no idle connection is kept."""
@@ -56,60 +57,38 @@ class JsonEndpoint:
         if session is not None:
             await session.close()
 
-    async def _ask(
-        self,
-        method: str,
-        path: str,
-        *,
-        is_repeatable: bool,
-        json_body: Mapping[str, Any] | None = None,
-        query: Mapping[str, str | int] | None = None,
-    ) -> JsonValue:
-        for num_try in range(1, self._tries + 1):
+    async def _ask(self, method: str, path: str, *, is_repeatable: bool, **content: Any) -> JsonValue:
+        for num_try in itertools.count(1):
             try:
-                return await self._once(method, path, json_body, query)
-            except aiohttp.ClientConnectorError as error:
-                failed = self._failed(path, error)
+                return await self._once(method, self._url + path, content)
             except EndpointFailed as error:
-                failed = error
-                if error.status not in _TURNED_AWAY and not (is_repeatable and (error.status or 500) >= 500):
-                    break
-            except (aiohttp.ClientError, TimeoutError) as error:
-                failed = self._failed(path, error)
-                if not is_repeatable:
-                    break
-            if num_try < self._tries:
-                await asyncio.sleep(_FIRST_WAIT_S * 2 ** (num_try - 1))
-        raise failed
+                is_unread = error.is_unsent or error.status in _TURNED_AWAY
+                may_repeat = is_unread or (is_repeatable and (error.status is None or error.status >= 500))
+                if not may_repeat or num_try == self._tries:
+                    raise
+            await asyncio.sleep(_FIRST_WAIT_S * 2 ** (num_try - 1))
+        raise AssertionError("it counts without end")
 
-    async def _once(
-        self, method: str, path: str, body: Mapping[str, Any] | None, query: Mapping[str, str | int] | None
-    ) -> JsonValue:
+    async def _once(self, method: str, url: str, content: Mapping[str, Any]) -> JsonValue:
+        where = redact(url)
         if self._session is None:
-            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True, limit=0))
-        where = redact(self._url + path)
-        async with self._session.request(
-            method,
-            self._url + path,
-            json=body,
-            params=query,
-            timeout=self._timeout,
-            headers=self._headers,
-            allow_redirects=False,
-        ) as response:
-            read = await read_body(response, lambda why: EndpointFailed(f"{where}: {why}", response.status))
-            if response.status >= 300:
-                said = redirection(response.headers) + reason(read.decode(errors="replace"))
-                raise EndpointFailed(f"{where} answers {response.status}: {said}", response.status)
+            connector = aiohttp.TCPConnector(force_close=True, limit=0)
+            self._session = aiohttp.ClientSession(connector=connector, headers=self._headers, timeout=self._timeout)
+        try:
+            async with self._session.request(method, url, allow_redirects=False, **content) as response:
+                read = await read_body(response, lambda why: EndpointFailed(f"{where}: {why}", response.status))
+        except TimeoutError:
+            raise EndpointFailed(f"{where}: no whole answer within {self._timeout.total:g} s") from None
+        except aiohttp.ClientError as error:
+            is_unsent = isinstance(error, aiohttp.ClientConnectorError)
+            why = f"{type(error).__name__} {reason(error)}".rstrip()
+            raise EndpointFailed(f"{where}: {why}", is_unsent=is_unsent) from None
+        if response.status >= 300:
+            said = redirection(response.headers) + reason(read.decode(errors="replace"))
+            raise EndpointFailed(f"{where} answers {response.status}: {said}", response.status)
         try:
             answer: JsonValue = json.loads(read)
         except (ValueError, RecursionError):
             said = reason(read[: 4 * MAX_REASON_CHARS].decode(errors="replace"))
             raise EndpointFailed(f"{where} answers what is no JSON in UTF-8: {said!r}", response.status) from None
         return answer
-
-    def _failed(self, path: str, error: Exception) -> EndpointFailed:
-        late = f"no whole answer within {self._timeout.total:g} s" * isinstance(error, TimeoutError)
-        return EndpointFailed(
-            f"{redact(self._url + path)}: {late or f'{type(error).__name__} {reason(error)}'}".rstrip()
-        )

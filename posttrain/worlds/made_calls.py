@@ -1,5 +1,4 @@
-"""The calls that an agent made in an episode, with what came back, read off its messages. Nothing
-here knows which world it was."""
+"""The calls that an agent made in an episode, with what came back, read off its messages."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,8 +11,7 @@ from posttrain.worlds.tools import Tool, is_error, json_object
 
 @dataclass(frozen=True, slots=True)
 class MadeCall:
-    """One call with what came back. `arguments` is None where the text is no JSON object; `result`
-    is None where the episode ended before it."""
+    """`arguments` is None where the text is no JSON object, `result` where none came."""
 
     message_index: int
     name: str
@@ -22,8 +20,7 @@ class MadeCall:
 
     @property
     def is_malformed(self) -> bool:
-        """No name, or arguments that are no JSON object: the agent's format, not its judgement,
-        went wrong."""
+        """The agent's format, not its judgement, went wrong."""
         return self.arguments is None or not self.name
 
     @property
@@ -38,8 +35,7 @@ class MadeCall:
 
 
 def agent_messages(trajectory: Trajectory) -> list[tuple[int, Message]]:
-    """The agent's messages with their index in the conversation: where turns were recorded those,
-    or else all of the assistant's."""
+    """The agent's messages with their index; all of the assistant's where no turn was recorded."""
     own = {turn.message_index for turn in trajectory.turns} or range(len(trajectory.messages))
     return [
         (index, message)
@@ -49,8 +45,7 @@ def agent_messages(trajectory: Trajectory) -> list[tuple[int, Message]]:
 
 
 def calls_made(trajectory: Trajectory) -> list[MadeCall]:
-    """Every call in order. Results are paired by id within the turn, in order where an id stands
-    twice."""
+    """Every call in order, its result paired by id within the turn."""
     calls: list[MadeCall] = []
     for index, message in agent_messages(trajectory):
         results = _results_after(trajectory.messages, index)
@@ -62,11 +57,7 @@ def calls_made(trajectory: Trajectory) -> list[MadeCall]:
 
 def repeated_reads(calls: Sequence[MadeCall], tools: Mapping[str, Tool]) -> list[MadeCall]:
     """The calls whose result was known: of a tool that only reads, made before with equal
-    arguments, and since then nothing was called that may have changed the answer.
-
-    Also where the earlier one failed: it fails again. A tool that does not say that it is read-only
-    may change anything, and may be called as often as the agent likes.
-    """
+    arguments (also where it failed), and since then no tool was called that does not only read."""
     known: set[str] = set()
     repeated: list[MadeCall] = []
     for call in calls:

@@ -8,8 +8,7 @@ from posttrain.runtime.knobs import Count, Section, Seed
 
 
 class WorldParams(Section):
-    """`seed` draws what the world holds and asks; another seed is another world of the same kind.
-    `example` has the knobs of one as YAML."""
+    """`seed` draws what the world holds and asks; `example` has the knobs of one as YAML."""
 
     example: ClassVar[str]
     type: str

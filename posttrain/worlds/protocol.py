@@ -3,9 +3,7 @@ grade.
 
 A domain is made once per process from `params.yaml`; a `World` is made fresh for every episode, so
 that no episode sees what another did. Everything is deterministic in (domain seed, task): a
-replayed episode meets the same world. What most worlds do without is a protocol of its own: a world
-that is closed, that opens the conversation, that ends it; a domain with a scripted expert, with
-regenerated tasks, with words for a goal.
+replayed episode meets the same world. Each optional part is a protocol of its own.
 """
 
 from collections.abc import Awaitable, Mapping, Sequence
@@ -16,17 +14,15 @@ from posttrain.worlds.tools import Tool
 
 
 class WorldFailed(Exception):
-    """The world itself is broken or gone (a server that does not answer): the episode says nothing
-    about the agent, and is aborted. Any of a world's methods may raise it."""
+    """The world is broken or gone (a server that does not answer): the episode says nothing about
+    the agent, and is aborted. Any of a world's methods may raise it."""
 
 
 class World(Protocol):
-    """The state of one episode. A method that may return an awaitable may be a coroutine
-    function."""
+    """The state of one episode."""
 
     def tools(self) -> Mapping[str, Tool]:
-        """The tools of this episode by name: those that the task offers, and any that are only
-        announced in the conversation."""
+        """The tools by name, also those that are only announced in the conversation."""
         ...
 
     def user_reply(self, message: Message) -> str | Awaitable[str | None] | None:
@@ -53,8 +49,7 @@ class EndingWorld(World, Protocol):
     """A world that can be over before the agent is done."""
 
     def is_over(self) -> bool:
-        """True ends the episode; asked once after the results of each turn, and where the user has
-        no reply."""
+        """Asked once after the results of each turn, and where the user has no reply."""
         ...
 
 
@@ -68,8 +63,7 @@ class ClosableWorld(World, Protocol):
 
 
 class Expert(Protocol):
-    """A scripted agent for one task, made fresh per episode; it decides from the conversation
-    alone."""
+    """A scripted agent for one episode; it decides from the conversation alone."""
 
     def reply(self, messages: Sequence[Message]) -> Message:
         """The next assistant message after `messages` (opening messages included)."""
@@ -77,8 +71,7 @@ class Expert(Protocol):
 
 
 class Domain(Protocol):
-    """A kind of world with its tasks. `tools` holds every tool of the domain by name; a task offers
-    some of them."""
+    """A kind of world with its tasks. `tools` has all by name; a task offers some of them."""
 
     name: str
     tools: Mapping[str, Tool]
@@ -103,8 +96,6 @@ class ScoringDomain(Domain, Protocol):
 
 @runtime_checkable
 class ExpertDomain(Domain, Protocol):
-    """A domain with a scripted expert."""
-
     def expert(self, task: Task, *, seed: int, is_flawless: bool, reasoning_frac: float) -> Expert:
         """An agent for `task`. A flawless one (the gold) succeeds strictly on every task. The
         other's mistakes, and whether either reasons, are drawn from `seed`: each mistake with the
@@ -114,8 +105,6 @@ class ExpertDomain(Domain, Protocol):
 
 @runtime_checkable
 class RegeneratingDomain(Domain, Protocol):
-    """A domain that can ask a task's question about other entities."""
-
     def regenerate(self, task: Task, *, seed: int) -> Task:
         """The same question about other entities of the same split: equal labels and template."""
         ...
@@ -123,8 +112,6 @@ class RegeneratingDomain(Domain, Protocol):
 
 @runtime_checkable
 class GoalDomain(Domain, Protocol):
-    """A domain that can describe a task's goal."""
-
     def describe_goal(self, task: Task) -> str:
         """The goal in one line for a reader: `12.50 EUR, by get_price(code=4711.B)`."""
         ...

@@ -20,8 +20,7 @@ class ScriptedExpert:
         self._has_begun = False
 
     def reply(self, messages: Sequence[Message]) -> Message:
-        """The next message. Raises RuntimeError where the script had ended and the world went on: a
-        fault of the script."""
+        """Raises RuntimeError where the script had ended and the world went on."""
         try:
             if self._has_begun:
                 return self._script.send(messages)
@@ -34,13 +33,12 @@ class ScriptedExpert:
 
 
 def call(name: str, arguments: Mapping[str, JsonValue], *, reasoning: str | None = None) -> Message:
-    """A message with one call; the arguments are compact JSON, as the tools write their results."""
+    """A message with one call; the arguments are compact JSON."""
     return raw_call(name, json.dumps(arguments, ensure_ascii=False, separators=(",", ":")), reasoning=reasoning)
 
 
 def raw_call(name: str, arguments: str, *, reasoning: str | None = None) -> Message:
-    """A message with one call whose arguments are `arguments` as they stand, also where they do not
-    parse."""
+    """A message with one call whose arguments are this text, also where it does not parse."""
     return Message("assistant", reasoning_content=reasoning, tool_calls=(ToolCall("call_1", name, arguments),))
 
 

@@ -36,10 +36,10 @@ class FirstIndices(Section):
 
 
 class TextEnvParams(WorldParams):
-    """`instructions` are the system message. `action_format`: the whole message is the action, or
-    the text behind its last `Action:`. `episode_reward` is the sum of the steps' rewards, or the
-    last where an environment gives the score so far. A success is an episode that the environment
-    ended with a last reward of `success_reward` or more, where it does not itself say."""
+    """`action_format`: the whole message is the action, or the text behind its last `Action:`.
+    `episode_reward` is the sum of the steps' rewards, or the last where an environment gives the
+    score so far. A success is an episode that the environment ended with a last reward of
+    `success_reward` or more, where it does not itself say."""
 
     first_index: FirstIndices
     instructions: str
@@ -97,8 +97,7 @@ class TextEnvDomain(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The result of an action. `is_success` is None where the environment says nothing of it but
-    its reward. Raises WorldFailed where the reward is no number: success could not be told."""
+    """`is_success` is None where the environment says nothing of it but its reward."""
 
     observation: str
     reward: float
@@ -144,7 +143,6 @@ class TextWorld:
         return [Message("user", self._clipped(await self._environment.reset()))]
 
     async def user_reply(self, message: Message) -> str | None:
-        """The next observation; None where the environment has ended the episode."""
         try:
             step = await self._environment.step(read_action(message.content, self._rules.action_format))
         except Unreadable as error:
@@ -180,10 +178,9 @@ def read_action(text: str, action_format: Literal["text", "react"]) -> str:
 
 
 def outcome_of(steps: Sequence[Step | None], trajectory: Trajectory, rules: TextEnvParams) -> Outcome:
-    """The outcome by the rewards. `steps` are the results of the agent's messages without calls, in
-    order. `progress` is the episode's reward as a share of `success_reward`. A message's credit is
-    its step's reward, cut to [0, 1]; 0.0 where it took no step. Rewards 0, 0, 1 of an episode that
-    ended are a success with the credits (0, 0, 1)."""
+    """`steps` are the results of the agent's messages without calls. `progress` is the episode's
+    reward as a share of `success_reward`. A message's credit is its step's reward, cut to [0, 1];
+    0.0 where it took no step. Rewards 0, 0, 1 are a success with the credits (0, 0, 1)."""
     taken = [step for step in steps if step is not None]
     last = taken[-1] if taken else Step("", 0.0, is_done=False)
     reward = last.reward if rules.episode_reward == "last" else sum(step.reward for step in taken)

@@ -24,20 +24,17 @@ _JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
 class ToolError(Exception):
-    """The agent's mistake (unknown code, wrong tool, bad arguments). Its text is returned to the
-    agent, who can do better; never a crash."""
+    """The agent's mistake (unknown code, bad arguments), which it reads and can put right."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A callable with the schema that describes it. `call` takes JSON text, because that is what an
-    agent writes.
+    """A callable with the schema that describes it.
 
     `is_instant`: it only computes, so it is called in place, in the order of the calls; any other
-    tool may wait for something, so it runs beside the others, in a thread or as a coroutine, and is
-    given up after a time. `ends_episode`: its first good result is the end. `is_read_only`: it
-    changes nothing, and gives the same until something else is changed, so to repeat a call is a
-    fault.
+    runs beside the others, in a thread or as a coroutine, and is given up after a time.
+    `ends_episode`: its first good result is the end. `is_read_only`: it changes nothing, so to
+    repeat a call is a fault.
     """
 
     name: str
@@ -56,17 +53,12 @@ class Tool:
         }
 
     def call(self, arguments: str) -> str:
-        """The result as compact JSON text. Raises ToolError where the arguments do not parse, do
-        not fit the schema, or the function refuses."""
+        """The result as compact JSON text. Raises ToolError."""
         return result_text(self.function(**self.parse(arguments)))
 
     def parse(self, arguments: str) -> dict[str, Any]:
-        """The arguments as the function takes them. Raises ToolError with what is wrong; a number
-        in quotes is accepted for a number.
-
-        A schema from elsewhere may hold what `tool_from` never writes (objects, unions,
-        references): such a value is left to the function to judge.
-        """
+        """The arguments as the function takes them; a number in quotes is a number. Raises
+        ToolError. Objects, unions and references of a schema are left to the function to judge."""
         try:
             given = json.loads(arguments, parse_constant=refuse_constant) if arguments.strip() else {}
         except json.JSONDecodeError as error:
@@ -92,8 +84,7 @@ def tool_from(
     ends_episode: bool = False,
     is_read_only: bool = False,
 ) -> Tool:
-    """Derive the schema of a function or coroutine function. Raises TypeError where a hint is
-    missing or is none of the accepted ones: our bug, found at once."""
+    """Derives the schema of a function. Raises TypeError where a hint is missing or not known."""
     # JsonValue names itself and two others as text; they are resolved here, so that a module of
     # tools need not import them.
     hints = typing.get_type_hints(function, localns={"JsonValue": JsonValue, "Mapping": Mapping, "Sequence": Sequence})
@@ -116,9 +107,8 @@ def tool_from(
 
 
 def json_object(arguments: str) -> dict[str, Any] | None:
-    """A call's arguments as they stand, whatever the tool's schema says; None where the text is no
-    JSON object, which makes the call malformed. No text at all is the empty object: servers write
-    so where a tool has no parameters."""
+    """A call's arguments as they stand; None where the text is no JSON object, which makes the call
+    malformed. No text is the empty object: servers write so where a tool has no parameters."""
     try:
         content = json.loads(arguments) if arguments.strip() else {}
     except (ValueError, RecursionError):
@@ -127,8 +117,7 @@ def json_object(arguments: str) -> dict[str, Any] | None:
 
 
 def json_or_text(text: str) -> JsonValue:
-    """The object or list that a text of others holds, or else the text as it stands: `1.10`, `007`
-    and `NaN` are texts, and would not come out of a number as they went in."""
+    """The object or list that a text holds, or else the text: `007` would not stay as a number."""
     try:
         parsed: JsonValue = json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError):
@@ -137,14 +126,12 @@ def json_or_text(text: str) -> JsonValue:
 
 
 def result_text(result: Any) -> str:
-    """The result as compact JSON, which the agent reads. Raises TypeError or ValueError where it is
-    no JSON: the tool's bug."""
+    """The result as compact JSON. Raises TypeError or ValueError where it is none: a bug."""
     return json.dumps(result, ensure_ascii=False, separators=(",", ":"))
 
 
 def error_text(error: ToolError) -> str:
-    """The tool message that an agent reads after a mistake: a JSON object with the one key
-    `error`."""
+    """The tool message that an agent reads after a mistake."""
     return json.dumps({"error": str(error)}, ensure_ascii=False, separators=(",", ":"))
 
 

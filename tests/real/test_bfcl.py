@@ -14,9 +14,8 @@ from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.types import Message, StopReason, ToolCall, Trajectory
 from posttrain.worlds.bfcl import package
-from posttrain.worlds.bfcl.calls import Call, as_evaluated, read_gold
 from posttrain.worlds.bfcl.domain import BfclDomain
-from posttrain.worlds.bfcl.entries import SETS, entries, entry_with
+from posttrain.worlds.bfcl.entries import SETS, Call, entries, entry_with, read_gold
 from posttrain.worlds.bfcl.instances import make_instances
 from posttrain.worlds.bfcl.params import BfclFlawRates, BfclParams, SplitShares
 from posttrain.worlds.bfcl.schemas import READ_ONLY, schemas_of
@@ -224,22 +223,6 @@ def test_logging_out_at_the_end_fails():
     assert "TradingBot.authenticated" in outcome.feedback
 
 
-def test_a_call_that_is_made_a_turn_too_early_fails():
-    """Funds come in the second turn: with the first turn's state they are too many."""
-    entry = entry_with("multi_turn_base_100")
-    early = changed(entry, turn_0=[*calls_of(entry, 0), *calls_of(entry, 1)], turn_1=calls_of(entry, 0))
-    outcome = verdicts(entry, early)
-    assert (outcome.success, outcome.failure) == (False, "state_mismatch")
-    assert outcome.scores == {"state_match": 0.5, "response_match": 1.0, "restraint": 1.0}
-
-
-def test_a_turn_that_is_skipped_fails_also_where_its_calls_were_made_before():
-    entry = entry_with("multi_turn_base_105")
-    assert verdicts(entry, changed(entry, turn_0=[])).failure == "no_call"
-    both = verdicts(entry, changed(entry, turn_0=calls_of(entry, 1), turn_1=[]))
-    assert not both.success
-
-
 def test_a_lookup_beside_the_gold_is_a_success_and_no_strict_one_and_a_repeated_one_is_strict():
     entry = entry_with("multi_turn_base_100")
     beside = verdicts(entry, changed(entry, turn_0=[Call("get_account_info"), *calls_of(entry, 0)]))
@@ -291,14 +274,7 @@ def test_more_than_twenty_messages_with_calls_in_one_turn_end_the_episode():
     assert verdicts(entry, last).success  # in the last turn the package judges what was done until then
 
 
-def test_texts_are_read_as_the_package_evaluates_them():
-    names = {"ls": "agent_eval_x_GorillaFileSystem_instance"}
-    assert as_evaluated(Call("echo", {"content": "Budget (2024)"}), names).arguments == {"content": "Budget(2024)"}
-    assert as_evaluated(Call("echo", {"content": "run ls ()"}), names).arguments == {
-        "content": "run agent_eval_x_GorillaFileSystem_instance.ls()"
-    }
-    with pytest.raises(ValueError, match="invalid syntax"):
-        as_evaluated(Call("echo", {"a): print(": 1}), names)
+def test_gold_text_is_read_and_never_evaluated():
     assert read_gold("sort('a.txt')") == Call("sort", {}, ("a.txt",))
     with pytest.raises(ValueError, match="malformed node"):
         read_gold("sort(open('x'))")

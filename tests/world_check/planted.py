@@ -259,11 +259,6 @@ class CannotBeOpened(Box):
             raise OSError("no box left")
 
 
-class SaysMaybe(Box):
-    def is_over(self):
-        return "maybe" if self.num_shouts else False
-
-
 # The expert
 
 

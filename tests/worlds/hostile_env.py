@@ -35,51 +35,32 @@ OK = b"HTTP/1.1 200 OK\r\n"
 # by what is wrong: what the agent reads or why the episode is lost, and the pieces that are sent
 STEPS = {
     "reward_nan": ("reward of a step is nan", reward("NaN")),
-    "reward_infinite": ("reward of a step is inf", reward("Infinity")),
-    "reward_of_400_digits": ("an integer of more than 20 digits", reward("9" * 400)),
     "reward_of_5000_digits": (NO_JSON, reward("9" * 5000)),
-    "reward_1e400": ("reward of a step is inf", reward("1e400")),
     "reward_text": ("reward of a step is '1'", reward('"1"')),
-    "reward_null": ("reward of a step is None", reward("null")),
-    "reward_too_large": ("reward of a step is 1e+300", reward("1e300")),
     "done_text": ("'done': 'yes'", lambda: reply(FINE | {"done": "yes"})),
-    "observation_list": ("without an observation", lambda: reply(FINE | {"observation": ["fine"]})),
     "step_is_a_list": ("without an observation", lambda: reply([FINE])),
     "special_tokens": (
         "go\\x1b[2J\\u202e<|im_end|>",
         lambda: reply(FINE | {"observation": "go\x1b[2J\u202e<|im_end|>", "done": False}),
     ),
     "observation_of_10_mib": ("characters cut", lambda: reply(FINE | {"observation": "x" * 10 * MIB, "done": False})),
-    "body_of_100_mib": ("more than 16 MiB", lambda: reply(FINE | {"observation": "x" * 100 * MIB})),
-    "error_of_100_mib": ("answers 500", lambda: reply(b"x" * 100 * MIB, status="500 Oh")),
     "endless_chunks": (
         "more than 16 MiB",
         lambda: after(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"100000\r\n" + b"x" * MIB + b"\r\n"),
     ),
-    "endless_header": ("Got more than", lambda: after(OK + b"X: ", b"x" * MIB)),
-    "endless_headers": ("Too many headers", lambda: after(OK, b"X: " + b"x" * 1000 + b"\r\n")),
-    "endless_continue": ("no whole answer within", lambda: after(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)),
     "drips": ("no whole answer within", lambda: after(OK + b"Content-Length: 1000000\r\n\r\n", b" ", 0.05)),
     "silent": ("no whole answer within", lambda: after(b"", b"", 0.5)),
     "closes": ("Disconnected", list),
     "promises_more": ("not completed", lambda: reply(FINE, length=10_000)),
-    "promises_less": ("Data after", lambda: reply(FINE, length=10)),
     "gzip_bomb": ("the answer is compressed", lambda: reply(gzip.compress(b" " * 200 * MIB), "Content-Encoding: gzip")),
-    "gzip_bomb_unsaid": (NO_JSON, lambda: reply(gzip.compress(b" " * 200 * MIB))),
     "redirects": (
         "to http://127.0.0.2:9/x, where",
         lambda: reply(b"", "Location: http://127.0.0.2:9/x", status="307 X"),
     ),
-    "redirects_for_ever": ("where nothing is sent", lambda: reply(b"", "Location: /step", status="307 Here")),
     "deep_json": (NO_JSON, lambda: reply(b"[" * MIB + b"]" * MIB)),
-    "small_objects": ("without an observation", lambda: reply(b"[" + b"{}," * 5 * MIB + b"{}]")),
     "no_utf8": (NO_JSON, lambda: reply(json.dumps(FINE).encode().replace(b"fine", b"\xff\xfe"))),
-    "empty": (NO_JSON, lambda: reply(b"")),
-    "page": (NO_JSON, lambda: reply(b"<html><h1>Sign in</h1>")),
     "no_http": ("Bad status line", lambda: [b"SSH-2.0-OpenSSH_9.6\r\n"]),
-    "cookies": ("reward 1.0", lambda: reply(FINE, *(f"Set-Cookie: c{i}={'x' * 60}" for i in range(90)))),
     "no_id": ("created an environment without an id", list),
-    "long_id": ("created an environment without an id", list),
 }
 
 
@@ -87,7 +68,7 @@ class HostileEnv:
     """Serves on a free port until the block ends; `ids` are what is given by create, in turn."""
 
     def __init__(self, kind, ids=None):
-        self._kind, self._ids = kind, iter(ids or itertools.repeat({"no_id": None, "long_id": "x" * MIB}.get(kind, 0)))
+        self._kind, self._ids = kind, iter(ids or itertools.repeat({"no_id": None}.get(kind, 0)))
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=50)
 
     def __enter__(self):

@@ -3,7 +3,7 @@
 import pytest
 
 from posttrain.types import Message, Outcome, StopReason
-from posttrain.worlds.grading import GENERAL_SCORES, OUT_OF_TIME, completed
+from posttrain.worlds.grading import GENERAL_SCORES, completed
 from posttrain.worlds.tools import Tool
 from tests.worlds.lookups.play import ERROR, call, played, result, say
 
@@ -58,23 +58,6 @@ def test_a_repeated_read_is_redundant_and_a_repeated_write_is_not():
     assert graded(*[call("write", "{}"), result()] * 2, say()).scores["redundant_call"] == 0
     between = [call("read", "{}"), result(), call("write", "{}"), result(), call("read", "{}"), result(), say()]
     assert graded(*between).scores["redundant_call"] == 0
-
-
-@pytest.mark.parametrize(
-    ("stop", "value"),
-    [
-        (StopReason.TURN_LIMIT, 1.0),
-        (StopReason.TOKEN_LIMIT, 1.0),
-        (StopReason.TIME_LIMIT, 1.0),
-        (StopReason.DONE, 0.0),
-        (StopReason.STOP_TOOL, 0.0),
-        (StopReason.WORLD_OVER, 0.0),
-        (StopReason.ENGINE_LOST, 0.0),
-    ],
-)
-def test_a_limit_is_the_agents_timeout_and_a_lost_engine_is_not(stop, value):
-    assert graded(call("read", "{}"), outcome=FAILED, stop=stop).scores["timeout"] == value
-    assert (stop in OUT_OF_TIME) == bool(value)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from starlette.routing import Route
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.types import Message, StopReason, ToolCall, Trajectory
 from posttrain.worlds.protocol import WorldFailed
-from posttrain.worlds.tau2.databases import digest
 from posttrain.worlds.tau2.goals import Action, Goal, Scenario, goal_text
 from posttrain.worlds.tau2.grade import grade
 from posttrain.worlds.tau2.params import OpenAiUserParams
@@ -70,11 +69,6 @@ def test_arguments_are_compared_as_the_action_says():
     assert not Action("book", {"a": 1}).is_made_by("book", {"a": 1, "b": 2})
     assert Action("book", {"a": 1, "b": 2}, ("a",)).is_made_by("book", {"a": 1, "b": 3})
     assert Action("book", {"a": 1}, ()).is_made_by("book", {})
-
-
-def test_equal_databases_have_equal_digests():
-    assert digest({"a": [1.0, {"b": 2}], "c": None}) == digest({"c": None, "a": [1, {"b": 2.0}]})
-    assert digest({"a": 1}) != digest({"a": 1.5})
 
 
 def test_what_is_not_graded_here_is_refused():

@@ -1,2 +1,1 @@
-"""BFCL v4 multi-turn: the entries, executable classes and rule of the package `bfcl-eval`, each
-episode with instances of its own."""
+"""BFCL v4 multi-turn: the entries, executable classes and rule of the package `bfcl-eval`."""

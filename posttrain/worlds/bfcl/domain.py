@@ -2,18 +2,16 @@
 
 import json
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any
 
 from posttrain.types import Message, Split, Task
-from posttrain.worlds.bfcl.calls import Call
 from posttrain.worlds.bfcl.entries import Entry, entries, entry_with
 from posttrain.worlds.bfcl.expert import draw_flaws, expert_script
 from posttrain.worlds.bfcl.grade import SCORES
 from posttrain.worlds.bfcl.package import CLASSES
 from posttrain.worlds.bfcl.params import BfclParams, SetName
-from posttrain.worlds.bfcl.world import BfclWorld, tools_of
+from posttrain.worlds.bfcl.world import BfclWorld, of_no_episode, tools_of
 from posttrain.worlds.protocol import Expert, World
 from posttrain.worlds.scripts import ScriptedExpert
 from posttrain.worlds.tools import Tool
@@ -27,12 +25,14 @@ class BfclDomain:
 
     def __init__(self, world: BfclParams) -> None:
         self._params = world
-        self.tools: Mapping[str, Tool] = tools_of(CLASSES, _unbound)
+        self.tools: Mapping[str, Tool] = tools_of(CLASSES, lambda _: of_no_episode)
 
     def tasks(self, split: Split, count: int) -> list[Task]:
         """The first tasks of a split are about different scenarios, in the sets in turn."""
-        tasks = [] if split == "test_paraphrase" else list(islice(self._of_split(split), count))
-        if len(tasks) < count and split != "test_paraphrase":
+        if split == "test_paraphrase":
+            return []
+        tasks = list(islice(self._of_split(split), count))
+        if len(tasks) < count:
             raise ValueError(
                 f"bfcl has {len(tasks)} tasks for {split} and {count} are wanted; lower world.num_{split}_tasks, "
                 "raise its share in world.split_shares or name more of world.sets"
@@ -40,7 +40,6 @@ class BfclDomain:
         return tasks
 
     def open(self, task: Task) -> World:
-        """Raises KeyError for a task of an entry that the package does not have."""
         return BfclWorld(_entry_of(task))
 
     def expert(self, task: Task, *, seed: int, is_flawless: bool, reasoning_frac: float) -> Expert:
@@ -63,7 +62,7 @@ class BfclDomain:
                 yield self._task(by_set[sets[(index + offset) % len(sets)]][place], split)
 
     def _places(self, split: Split) -> list[int]:
-        """The split's entries by their place in a set."""
+        """The split's entries by their place in a set; all of a scenario's are in one split."""
         places: dict[str, list[int]] = {}
         for place, entry in enumerate(entries("base")):
             places.setdefault(entry.scenario, []).append(place)
@@ -91,10 +90,3 @@ class BfclDomain:
 
 def _entry_of(task: Task) -> Entry:
     return entry_with(json.loads(task.goal)["entry"])
-
-
-def _unbound(name: str) -> Callable[..., Any]:
-    def function(**arguments: Any) -> Any:
-        raise RuntimeError(f"{Call(name, arguments)} has no episode; take the tool from World.tools()")
-
-    return function

@@ -1,20 +1,20 @@
-"""The package's entries: the user's words in each turn, the gold's calls there, and the functions
-that are added later.
+"""The package's entries: the user's words in each turn, the gold's calls there (read from text and
+never evaluated), and the functions that are added later.
 
 The four sets are variants of the same 200 scenarios by number: `base`, with functions that are
 added late, with a detail that the user gives late, and with long results. Two numbers that open
 with the same words are one scenario.
 """
 
+import ast
 import inspect
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, get_args
 
 from posttrain.worlds.bfcl import package
-from posttrain.worlds.bfcl.calls import Call, read_gold
 from posttrain.worlds.bfcl.params import SetName
 from posttrain.worlds.bfcl.schemas import schemas_of
 
@@ -22,10 +22,19 @@ SETS: tuple[SetName, ...] = get_args(SetName)
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """A function and its arguments; `values` are those that gold text gives without a name."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    values: Sequence[Any] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One conversation. `turns` are the user's messages, `gold_texts` the gold calls of each as the
-    package writes them. `added` are the functions announced in a turn, by its index, and
-    not before. `raw` is the entry as the package's checker takes it."""
+    package writes them. `added` are the functions announced in a turn, by its index. `raw` is the
+    entry as the package's checker takes it."""
 
     entry_id: str
     set_name: SetName
@@ -37,20 +46,10 @@ class Entry:
     raw: Mapping[str, Any]
 
     @property
-    def is_long(self) -> bool:
-        """True where the classes add what makes a context long."""
-        return self.set_name == "long_context"
-
-    @property
     def offered(self) -> tuple[str, ...]:
         """The functions that the agent knows at the beginning."""
-        names = (name for class_name in self.classes for name in schemas_of(class_name))
-        return tuple(name for name in names if name not in self.late)
-
-    @property
-    def late(self) -> frozenset[str]:
-        """The functions that the agent gets to know in a later turn."""
-        return frozenset(name for names in self.added.values() for name in names)
+        late = {name for names in self.added.values() for name in names}
+        return tuple(name for class_name in self.classes for name in schemas_of(class_name) if name not in late)
 
     @property
     def gold(self) -> tuple[tuple[Call, ...], ...]:
@@ -58,10 +57,22 @@ class Entry:
         return tuple(tuple(_named(read_gold(text)) for text in turn) for turn in self.gold_texts)
 
 
+def read_gold(text: str) -> Call:
+    """The call that a line of gold text makes: `sort('a.txt')`, `cd(folder='temp')`. Raises
+    ValueError where an argument is no plain value."""
+    tree: Any = ast.parse(text, mode="eval").body
+    arguments = {word.arg: ast.literal_eval(word.value) for word in tree.keywords}
+    return Call(tree.func.id, arguments, tuple(ast.literal_eval(value) for value in tree.args))
+
+
 @cache
 def entries(set_name: SetName) -> tuple[Entry, ...]:
     """The 200 entries of a set, in the package's order."""
-    scenarios = _scenarios()
+    first: dict[str, str] = {}
+    scenarios = [
+        first.setdefault(raw["question"][0][0]["content"], f"scenario_{index}")
+        for index, raw in enumerate(package.questions("base"))
+    ]
     return tuple(
         _entry(raw, gold, set_name, scenario)
         for raw, gold, scenario in zip(package.questions(set_name), package.answers(set_name), scenarios, strict=True)
@@ -108,16 +119,8 @@ def _entry(raw: Mapping[str, Any], gold: Sequence[Sequence[str]], set_name: SetN
 def _words(schemas: Sequence[Mapping[str, Any]]) -> str:
     """The user's words when functions are added: as the package tells an agent that reads functions
     in its prompt, since what stands at the head of a conversation cannot grow."""
-    functions = json.dumps(list(schemas), ensure_ascii=False)
-    return f"{functions}\n{package.words_for_added_functions()}"
-
-
-def _scenarios() -> tuple[str, ...]:
-    first: dict[str, str] = {}
-    return tuple(
-        first.setdefault(raw["question"][0][0]["content"], f"scenario_{index}")
-        for index, raw in enumerate(package.questions("base"))
-    )
+    words = package.module("constants.default_prompts").DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC
+    return f"{json.dumps(list(schemas), ensure_ascii=False)}\n{words}"
 
 
 def _named(call: Call) -> Call:
@@ -127,8 +130,7 @@ def _named(call: Call) -> Call:
 
 @cache
 def _parameters() -> Mapping[str, inspect.Signature]:
-    """The signature of each function, from its class; the package's documents have another order of
-    arguments for one."""
+    """The signature of each function, from its class: the documents have another order for one."""
     return {
         name: inspect.signature(getattr(package.class_named(class_name)(), name))
         for class_name in package.CLASSES

@@ -13,8 +13,7 @@ from typing import Literal, get_args
 
 from posttrain.types import Message, ToolCall
 from posttrain.worlds.bfcl import package
-from posttrain.worlds.bfcl.calls import Call
-from posttrain.worlds.bfcl.entries import Entry
+from posttrain.worlds.bfcl.entries import Call, Entry
 from posttrain.worlds.bfcl.params import BfclFlawRates
 from posttrain.worlds.scripts import Script, raw_call, say
 
@@ -22,13 +21,11 @@ Flaw = Literal["skipped_call", "early_call", "repeated_call", "malformed_json"]
 
 
 def draw_flaws(entry: Entry, rates: BfclFlawRates, rng: random.Random) -> frozenset[Flaw]:
-    """The flaws of one play: each with its rate where the entry gives the occasion."""
     drawn = {flaw for flaw in get_args(Flaw) if rng.random() < getattr(rates, flaw)}
     return frozenset(drawn if _early_turns(entry) else drawn - {"early_call"})
 
 
 def expert_script(entry: Entry, flaws: Collection[Flaw], rng: random.Random, *, is_reasoning: bool) -> Script:
-    """The script of one episode. Without flaws it succeeds strictly."""
     turns = [list(calls) for calls in entry.gold]
     with_calls = [turn for turn, calls in enumerate(turns) if calls]
     cut_off = rng.choice(with_calls) if "malformed_json" in flaws else None
@@ -44,8 +41,9 @@ def expert_script(entry: Entry, flaws: Collection[Flaw], rng: random.Random, *, 
         reasoning = f"Next: {', '.join(call.name for call in calls) or 'nothing to call'}." if is_reasoning else None
         if turn == cut_off and calls:
             yield raw_call(calls[0].name, _json(calls[0])[:-1], reasoning=reasoning)
-        for message in _messages(calls, reasoning):
-            yield message
+        for step in in_steps(calls):
+            made = (ToolCall(f"call_{place}", call.name, _json(call)) for place, call in enumerate(step, start=1))
+            yield Message("assistant", reasoning_content=reasoning, tool_calls=tuple(made))
             reasoning = None
         yield say("Done." if calls else "I cannot do that: a function or a detail is missing.", reasoning=reasoning)
 
@@ -59,19 +57,6 @@ def in_steps(calls: Sequence[Call]) -> list[list[Call]]:
 def _early_turns(entry: Entry) -> list[int]:
     gold = entry.gold_texts
     return [turn for turn in range(len(gold) - 1) if not gold[turn] and gold[turn + 1]]
-
-
-def _messages(calls: Sequence[Call], reasoning: str | None) -> list[Message]:
-    return [
-        Message(
-            "assistant",
-            reasoning_content=reasoning if not index else None,
-            tool_calls=tuple(
-                ToolCall(f"call_{place}", call.name, _json(call)) for place, call in enumerate(step, start=1)
-            ),
-        )
-        for index, step in enumerate(in_steps(calls))
-    ]
 
 
 def _json(call: Call) -> str:

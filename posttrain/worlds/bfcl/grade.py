@@ -15,21 +15,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from posttrain.types import Message, Outcome, Trajectory
-from posttrain.worlds.bfcl.calls import Call, as_evaluated, read_gold
-from posttrain.worlds.bfcl.entries import Entry, bound
+from posttrain.worlds.bfcl.entries import Call, Entry, bound, read_gold
 from posttrain.worlds.bfcl.instances import Instances, make_instances
 from posttrain.worlds.bfcl.schemas import is_read_only
 from posttrain.worlds.made_calls import agent_messages
 from posttrain.worlds.tools import json_object
 
-_MODEL = "agent"  # the package's name for who plays; it comes up in texts that name a function
 SCORES = ("state_match", "response_match", "restraint")
 
 
 @dataclass(frozen=True, slots=True)
 class TurnVerdict:
-    """The verdict on one turn of the user's. `differing` are attributes (`TradingBot.orders`),
-    `missing` the answers of gold calls that no call of the agent's has given."""
+    """`differing` are attributes (`TradingBot.orders`), `missing` the answers of gold calls."""
 
     is_checked: bool
     is_called: bool
@@ -42,8 +39,8 @@ class TurnVerdict:
 
 
 def grade(entry: Entry, made: Sequence[Sequence[Call]], trajectory: Trajectory, *, is_forced: bool) -> Outcome:
-    """The outcome of an episode in which `made` are the calls that reached the classes, for each
-    turn of the user's that came up. `is_forced`: it was ended for too many messages in one turn."""
+    """`made` are the calls that reached the classes, for each turn that came up. `is_forced`: the
+    episode was ended for too many messages in one turn."""
     written = _written(trajectory)
     num_written = sum(len(message.tool_calls) for _, message in written)
     # what the package would have read as a call, of whatever function
@@ -53,14 +50,14 @@ def grade(entry: Entry, made: Sequence[Sequence[Call]], trajectory: Trajectory, 
     verdicts = turn_verdicts(entry, made, called)
     is_success = len(verdicts) == len(entry.turns) and all(verdict.is_passed for verdict in verdicts)
     is_all_executed = num_written == sum(map(len, made))
-    failure = "" if is_success else _failure(entry, verdicts, is_forced=is_forced)
+    failure, feedback = ("", "") if is_success else _failure(entry, verdicts, is_forced=is_forced)
     return Outcome(
         success=is_success,
         strict_success=is_success and is_all_executed and _is_gold_only(entry, made),
         scores=_scores(entry, verdicts),
         turn_scores=tuple(_turn_score(verdicts, turn) for turn, _ in written),
         failure=failure,
-        feedback=_feedback(entry, verdicts, failure),
+        feedback=feedback,
     )
 
 
@@ -106,51 +103,34 @@ def _scores(entry: Entry, verdicts: Sequence[TurnVerdict]) -> dict[str, float]:
     }
 
 
-def _failure(entry: Entry, verdicts: Sequence[TurnVerdict], *, is_forced: bool) -> str:
-    """The class of the first turn that failed; of several reasons in one turn the checker's first.
-    As in the package, an episode that never came to its last turn is that, whatever went wrong
-    before."""
+def _failure(entry: Entry, verdicts: Sequence[TurnVerdict], *, is_forced: bool) -> tuple[str, str]:
+    """Class and feedback of the first turn that failed; of several reasons in one turn the
+    checker's first. As in the package, an episode that never came to its last turn is that,
+    whatever went wrong before."""
     if len(verdicts) < len(entry.turns):
-        return "too_many_steps" if is_forced else "turns_left"
-    turn, verdict = _first_failed(verdicts)
+        reached = f"Only {len(verdicts)} of the user's {len(entry.turns)} turns were reached."
+        return "too_many_steps" if is_forced else "turns_left", reached
+    turn, verdict = next((turn, verdict) for turn, verdict in enumerate(verdicts) if not verdict.is_passed)
     if not verdict.is_called:
-        return "no_call"
-    if verdict.differing:
-        before = verdicts[turn - 1] if turn else None
-        was_called = before is not None and not before.is_checked and before.is_called
-        return "empty_turn_violated" if was_called else "state_mismatch"
-    return "response_mismatch"
-
-
-def _first_failed(verdicts: Sequence[TurnVerdict]) -> tuple[int, TurnVerdict]:
-    return next((turn, verdict) for turn, verdict in enumerate(verdicts) if not verdict.is_passed)
-
-
-def _feedback(entry: Entry, verdicts: Sequence[TurnVerdict], failure: str) -> str:
-    if not failure:
-        return ""
-    if failure in ("too_many_steps", "turns_left"):
-        return f"Only {len(verdicts)} of the user's {len(entry.turns)} turns were reached."
-    turn, verdict = _first_failed(verdicts)
-    if failure == "no_call":
-        return f"Turn {turn + 1} asked for calls and none was made."
-    if failure == "response_mismatch":
-        return f"After turn {turn + 1} no call had answered: {'; '.join(verdict.missing)[:300]}"
-    where = " after calls in a turn that had no use for any" if failure == "empty_turn_violated" else ""
-    return f"After turn {turn + 1} the state was not the wanted one{where}: {', '.join(verdict.differing)}."
+        return "no_call", f"Turn {turn + 1} asked for calls and none was made."
+    if not verdict.differing:
+        missing = "; ".join(verdict.missing)[:300]
+        return "response_mismatch", f"After turn {turn + 1} no call had answered: {missing}"
+    differing = ", ".join(verdict.differing)
+    if turn and not verdicts[turn - 1].is_checked and verdicts[turn - 1].is_called:
+        where = "after calls in a turn that had no use for any"
+        return "empty_turn_violated", f"After turn {turn + 1} the state was not the wanted one {where}: {differing}."
+    return "state_mismatch", f"After turn {turn + 1} the state was not the wanted one: {differing}."
 
 
 def turn_verdicts(entry: Entry, made: Sequence[Sequence[Call]], called: Collection[int] = ()) -> list[TurnVerdict]:
-    """A verdict for each turn that was reached, also behind one that failed. `made` has the calls
-    of each turn that reached the classes; `called` the turns with a call of any function."""
+    """A verdict for each turn that was reached; `called` are the turns with a call of any name."""
     agent, gold = make_instances(entry, 2)
-    agent_names = agent.names_for(entry.entry_id, f"{_MODEL}_eval")
-    gold_names = gold.names_for(entry.entry_id, f"{_MODEL}_ground_truth_eval")
     answers: Counter[str] = Counter()
     verdicts = []
     for turn, (calls, gold_texts) in enumerate(zip(made, entry.gold_texts, strict=False)):
-        answers.update(_answer(agent, agent_names, call) for call in calls)
-        wanted = Counter(gold.answer(read_gold(text, gold_names)) for text in gold_texts)
+        answers.update(agent.answer(call) for call in calls)
+        wanted = Counter(gold.answer(read_gold(text)) for text in gold_texts)
         verdicts.append(
             TurnVerdict(
                 is_checked=bool(gold_texts),
@@ -160,13 +140,6 @@ def turn_verdicts(entry: Entry, made: Sequence[Sequence[Call]], called: Collecti
             )
         )
     return verdicts
-
-
-def _answer(agent: Instances, names: Mapping[str, str], call: Call) -> str:
-    try:
-        return agent.answer(as_evaluated(call, names))
-    except ValueError as error:
-        return f"Error during execution: {error}"
 
 
 def _differing(agent: Instances, gold: Instances) -> tuple[str, ...]:

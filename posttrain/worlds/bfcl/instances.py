@@ -16,8 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from posttrain.worlds.bfcl import package
-from posttrain.worlds.bfcl.calls import Call
-from posttrain.worlds.bfcl.entries import Entry
+from posttrain.worlds.bfcl.entries import Call, Entry
 
 # The two answers in which the package writes a set, so in another order in each process.
 _UNORDERED = re.compile(r"(?<=^Invalid fields for update: ).*$|(?<=Must be one of \{).*(?=\}$)")
@@ -25,45 +24,40 @@ _MAX_DIGITS = 10_000  # of a number that a function is asked for; Python writes 
 
 
 class Instances:
-    """One instance of each class of an entry, in its initial state."""
+    """One instance of each class of an entry."""
 
     def __init__(self, instances: Mapping[str, Any]) -> None:
         self.by_class = instances
         self._methods: dict[str, Callable[..., Any]] = {}
         for instance in instances.values():  # of two methods of one name the later class's, as in the package
-            self._methods |= _methods(instance)
-
-    def names_for(self, entry_id: str, player: str) -> Mapping[str, str]:
-        """The package's name for the instance of each function, also of those that the agent does
-        not know."""
-        return {
-            name: re.sub(r"[-./:]", "_", f"{player}_{entry_id}_{class_name}_instance")
-            for class_name, instance in self.by_class.items()
-            for name in _methods(instance)
-        }
+            found = inspect.getmembers(instance, inspect.ismethod)
+            self._methods |= {name: method for name, method in found if not name.startswith("_")}
 
     def call(self, call: Call) -> Any:
         """The function's result: live state in part, to be written out before the next call. Raises
-        whatever it raises, NameError where there is none of that name, and ValueError for a
-        number so long that computing it would not end."""
+        whatever it raises, and ValueError for a number that would take too long to compute."""
         if call.name not in self._methods:
             raise NameError(f"name '{call.name}' is not defined")
         _check_digits(call)
         mpmath = package.mpmath()
         with decimal.localcontext(), mpmath.workdps(mpmath.mp.dps):
-            answer = self._methods[call.name](*call.values, **call.arguments)
+            # a class may keep and change what it is given
+            answer = self._methods[call.name](*call.values, **copy.deepcopy(dict(call.arguments)))
         if isinstance(answer, dict) and isinstance(answer.get("error"), str):
             error = _UNORDERED.sub(lambda found: ", ".join(sorted(found[0].split(", "))), answer["error"])
             return answer | {"error": error}
         return answer
 
     def answer(self, call: Call) -> str:
-        """The text that the package compares: a mapping as JSON where it is any, Python's writing
-        of anything else, an exception as a text."""
+        """The text that the package compares: a mapping as JSON, else as Python writes it."""
         try:
-            return _text(self.call(call))
+            result = self.call(call)
         except Exception as error:  # the package's boundary: whatever a class raises is an answer
             return f"Error during execution: {error}"
+        with contextlib.suppress(TypeError, ValueError):
+            if isinstance(result, dict):
+                return json.dumps(result)
+        return str(result)
 
     def state(self, class_name: str) -> Mapping[str, Any]:
         """The attributes of an instance that the package compares."""
@@ -71,35 +65,23 @@ class Instances:
 
 
 def make_instances(entry: Entry, count: int = 1) -> list[Instances]:
-    """`count` sets of instances of an entry. The sets of one call share with each other, and with
-    nothing else, what the package shares between all: the cards and bookings that a long context
-    adds."""
+    """`count` sets of instances. The sets of one call share with each other, and with nothing else,
+    what the package shares between all: the cards and bookings that a long context adds."""
     return [Instances(instances) for instances in copy.deepcopy([_loaded(entry) for _ in range(count)])]
-
-
-def _methods(instance: Any) -> dict[str, Callable[..., Any]]:
-    found = inspect.getmembers(instance, inspect.ismethod)
-    return {name: method for name, method in found if not name.startswith("_")}
 
 
 def _loaded(entry: Entry) -> dict[str, Any]:
     instances = {name: package.class_named(name)() for name in entry.classes}
+    stateless = package.module("constants.executable_backend_config").STATELESS_CLASSES
     for name, instance in instances.items():
-        if not package.is_stateless(name):
+        if name not in stateless:
             scenario = copy.deepcopy(entry.raw["initial_config"].get(name, {}))
-            instance._load_scenario(scenario, long_context=entry.is_long)
+            instance._load_scenario(scenario, long_context=entry.set_name == "long_context")
     return instances
 
 
-def _text(result: Any) -> str:
-    with contextlib.suppress(TypeError, ValueError):
-        if isinstance(result, dict):
-            return json.dumps(result)
-    return str(result)
-
-
 def _check_digits(call: Call) -> None:
-    given = {**call.arguments}
+    given = call.arguments
     asked = [given.get(name) for name in ("precision", "decimal_places")]
     if call.name == "power" and isinstance(base := given.get("base"), int):
         exponent = given.get("exponent")

@@ -21,26 +21,18 @@ HOW_TO_INSTALL = "pip install 'mpmath>=1.3,<2' && pip install --no-deps bfcl-eva
 
 
 def module(name: str) -> Any:
-    """A module of the package by its name within it. Raises ConfigurationError where the package or
-    mpmath is not installed."""
+    """A module of the package. Raises ConfigurationError where it or mpmath is not installed."""
     return _imported(f"bfcl_eval.{name}")
 
 
 def mpmath() -> Any:
-    """The one package that the classes need."""
     return _imported("mpmath")
 
 
 @cache
 def class_named(name: str) -> Any:
-    """One of the package's executable classes."""
     path: str = module("constants.executable_backend_config").CLASS_FILE_PATH_MAPPING[name]
     return getattr(_imported(path), name)
-
-
-def is_stateless(class_name: str) -> bool:
-    """True where the package makes the class without a scenario."""
-    return class_name in module("constants.executable_backend_config").STATELESS_CLASSES
 
 
 def documents(class_name: str) -> list[dict[str, Any]]:
@@ -50,33 +42,19 @@ def documents(class_name: str) -> list[dict[str, Any]]:
 
 
 def questions(set_name: str) -> list[dict[str, Any]]:
-    """The entries of a set, as the package has them."""
     return list(_lines(_data() / f"BFCL_v4_multi_turn_{set_name}.json"))
 
 
 def answers(set_name: str) -> list[list[list[str]]]:
     """The gold calls of each entry of a set, in the order of `questions`, by turn."""
-    found = list(_lines(_data() / "possible_answer" / f"BFCL_v4_multi_turn_{set_name}.json"))
-    return [line["ground_truth"] for line in found]
-
-
-def words_for_added_functions() -> str:
-    """The user's words when functions are added."""
-    words: str = module("constants.default_prompts").DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC
-    return words
+    lines = _lines(_data() / "possible_answer" / f"BFCL_v4_multi_turn_{set_name}.json")
+    return [line["ground_truth"] for line in lines]
 
 
 def max_steps() -> int:
-    """The package ends an episode after more messages with calls than this in one turn of the
-    user's."""
+    """Messages with calls in one turn of the user's, after more of which the package ends it."""
     number: int = module("constants.default_prompts").MAXIMUM_STEP_LIMIT
     return number
-
-
-def json_type(type_name: str) -> str:
-    """JSON schema's name for a type of the package's documents."""
-    mapping: dict[str, str] = module("constants.type_mappings").GORILLA_TO_OPENAPI
-    return mapping[type_name]
 
 
 def _data() -> Path:

@@ -58,8 +58,7 @@ def is_read_only(name: str) -> bool:
 
 @cache
 def schemas_of(class_name: str) -> Mapping[str, Mapping[str, Any]]:
-    """OpenAI's function schema (`name`, `description`, `parameters`) of each function of a class,
-    by its name."""
+    """OpenAI's schema of each function of a class, by its name."""
     return {document["name"]: _schema(document) for document in package.documents(class_name)}
 
 
@@ -74,12 +73,13 @@ def _schema(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _property(value: Mapping[str, Any]) -> dict[str, Any]:
+    json_types = package.module("constants.type_mappings").GORILLA_TO_OPENAPI
     turned = dict(value)
     if value["type"] == "float":
         turned |= {"format": "float", "description": f"{value['description']} This is a float type value."}
-    turned["type"] = package.json_type(value["type"])
+    turned["type"] = json_types[value["type"]]
     if "items" in value:
-        turned["items"] = dict(value["items"]) | {"type": package.json_type(value["items"]["type"])}
+        turned["items"] = dict(value["items"]) | {"type": json_types[value["items"]["type"]]}
     if "properties" in value:
         turned["properties"] = {name: _property(inner) for name, inner in value["properties"].items()}
     return turned

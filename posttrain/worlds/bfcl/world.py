@@ -1,10 +1,8 @@
 """One episode of an entry: tools on instances of its own, and the user's turns one after another.
 
-A function that is added late can be called from the beginning, as in the package, where whatever
-the classes have is executed: it is announced in the user's message of its turn, and its schema
-never stands in the prompt, so that the conversation only grows."""
+A function that is added late can be called from the beginning, as in the package. It is announced
+in the user's message of its turn and never in the prompt, so that the conversation only grows."""
 
-import copy
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,8 +10,7 @@ from typing import Any
 
 from posttrain.types import JsonValue, Message, Outcome, Trajectory
 from posttrain.worlds.bfcl import package
-from posttrain.worlds.bfcl.calls import Call
-from posttrain.worlds.bfcl.entries import Entry
+from posttrain.worlds.bfcl.entries import Call, Entry
 from posttrain.worlds.bfcl.grade import grade
 from posttrain.worlds.bfcl.instances import Instances, make_instances
 from posttrain.worlds.bfcl.schemas import is_read_only, schemas_of
@@ -26,7 +23,6 @@ class ClassTool(Tool):
     there, and a wrong type or name is for the class to refuse."""
 
     def parse(self, arguments: str) -> dict[str, Any]:
-        """The JSON object as it stands. Raises ToolError where it is none."""
         return _ANY.parse(arguments)
 
 
@@ -34,8 +30,6 @@ _ANY = Tool("", "", {"additionalProperties": True}, lambda: None)
 
 
 class BfclWorld:
-    """The world of one entry."""
-
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
         self._instances = make_instances(entry)[0]
@@ -44,8 +38,7 @@ class BfclWorld:
         self._tools = tools_of(entry.classes, self._bind)
 
     def tools(self) -> Mapping[str, Tool]:
-        """Every function of the entry's classes: those that the task offers, and those that are
-        announced later."""
+        """Every function of the entry's classes, also those that are announced later."""
         return self._tools
 
     def user_reply(self, message: Message) -> str | None:
@@ -59,9 +52,8 @@ class BfclWorld:
         return self._entry.turns[turn]
 
     def is_over(self) -> bool:
-        """True where one turn has taken more messages with calls than the package allows. It is
-        asked after the results of each, and counts them so; a message without calls resets the
-        count."""
+        """True where one turn has taken more messages with calls than the package allows. It counts
+        them, because it is asked after the results of each."""
         self._num_steps += 1
         return self._num_steps > package.max_steps()
 
@@ -71,10 +63,14 @@ class BfclWorld:
 
     def _bind(self, name: str) -> Callable[..., JsonValue]:
         def function(**arguments: Any) -> JsonValue:
-            self._made[-1].append(Call(name, copy.deepcopy(arguments)))  # a class may keep and change what it is given
-            return _answer(self._instances, Call(name, arguments))
+            self._made[-1].append(Call(name, arguments))
+            return _answer(self._instances, self._made[-1][-1])
 
         return function
+
+
+def of_no_episode(**_: Any) -> JsonValue:
+    raise RuntimeError("this tool only describes; take the tool from World.tools()")
 
 
 def tools_of(classes: tuple[str, ...], bind: Callable[[str], Callable[..., Any]]) -> dict[str, Tool]:
@@ -94,8 +90,7 @@ def tools_of(classes: tuple[str, ...], bind: Callable[[str], Callable[..., Any]]
 
 
 def _answer(instances: Instances, call: Call) -> JsonValue:
-    """The class's answer as JSON, or as Python writes it where it is none. Raises ToolError for an
-    answer that is nothing but an error, and for whatever a class raises."""
+    """The class's answer as JSON, or as Python writes it where it is none."""
     try:
         answer = instances.call(call)
     except Exception as error:  # the package's boundary: it tells the agent of whatever a class raises

@@ -12,9 +12,7 @@ from posttrain.worlds.text_env import Step, TextEnvDomain, Unreadable
 
 
 class GymnasiumDomain(TextEnvDomain):
-    """Makes the environment once, to learn that it can be made and which actions it takes. Raises
-    ConfigurationError where gymnasium or the environment is missing, or its actions cannot be
-    written."""
+    """Makes the environment once. Raises ConfigurationError where it cannot be played by text."""
 
     def __init__(self, params: GymnasiumParams) -> None:
         super().__init__(params, params.env.rpartition(":")[2].rpartition("/")[2])
@@ -54,9 +52,8 @@ class GymnasiumEnvironment:
         return Step(shown, reward, is_done, is_success)
 
     async def close(self) -> None:
-        """The episode is over: an error says nothing any more."""
         if self._env is not None:
-            with suppress(Exception):  # the environment's own code
+            with suppress(Exception):  # the environment's own code; the episode is over
                 self._env.close()
 
     def _shown(self, observation: Any) -> str:
@@ -64,8 +61,7 @@ class GymnasiumEnvironment:
 
 
 def action_in(space: Any, text: str, words: list[str]) -> Any:
-    """The action of a Discrete space by its word or number, of a Text space as it stands. Raises
-    Unreadable for another."""
+    """The action of a Discrete space by its word or number, of a Text space as it stands."""
     from gymnasium.spaces import Discrete
 
     if not isinstance(space, Discrete):
@@ -83,27 +79,22 @@ def action_in(space: Any, text: str, words: list[str]) -> Any:
 
 def observation_text(observation: Any) -> str:
     """A text as it stands, anything else as JSON: `[14, 10, false]`."""
-    return observation if isinstance(observation, str) else json.dumps(observation, ensure_ascii=False, default=_plain)
-
-
-def _plain(value: Any) -> Any:
-    """JSON of NumPy's numbers and arrays."""
-    return value.tolist() if hasattr(value, "tolist") else str(value)
+    if isinstance(observation, str):
+        return observation
+    # NumPy's numbers and arrays have `tolist`
+    return json.dumps(observation, ensure_ascii=False, default=lambda value: getattr(value, "tolist", value.__str__)())
 
 
 def _check(params: GymnasiumParams) -> None:
     try:
         import gymnasium
         from gymnasium.spaces import Discrete, Text
-    except ImportError:
-        raise ConfigurationError(
-            "world.type is gymnasium, and the package gymnasium is not installed: install posttrain[gymnasium]"
-        ) from None
-    try:
+
         env = gymnasium.make(params.env, **params.kwargs)
-    except Exception as error:  # gymnasium's own errors, and whatever a module of one's own raises
+    except Exception as error:  # gymnasium is not there, or whatever a module of one's own raises
         raise ConfigurationError(
-            f"world.env is {params.env!r} and cannot be made ({type(error).__name__}: {error}); see env and kwargs"
+            f"world.env is {params.env!r} and cannot be made ({type(error).__name__}: {error}); see env and kwargs, "
+            "and install posttrain[gymnasium]"
         ) from error
     space = env.action_space
     env.close()

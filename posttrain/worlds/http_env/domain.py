@@ -7,7 +7,7 @@ number of a task; `POST /step` takes an action and answers `observation` (WebSho
 the server's. A step is sent once: nobody knows whether one that got no answer was taken.
 """
 
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, cast
 
@@ -18,12 +18,11 @@ from posttrain.worlds.json_endpoint import EndpointFailed, JsonEndpoint
 from posttrain.worlds.protocol import WorldFailed
 from posttrain.worlds.text_env import Step, TextEnvDomain
 
-_OBSERVATIONS = ("observation", "state")
 _MAX_ID_CHARS = 200
 
 
 class HttpEnvDomain(TextEnvDomain):
-    """Nothing is asked of the server until an episode begins."""
+    """Environments of one server, which is asked nothing until an episode begins."""
 
     def __init__(self, params: HttpEnvParams) -> None:
         super().__init__(params, params.name)
@@ -35,9 +34,7 @@ class HttpEnvDomain(TextEnvDomain):
 
 
 class HttpEnvironment:
-    """The environment of task `index`; `open_ids` are those of the domain's running episodes. Every
-    method but `close` raises WorldFailed where the server is gone or answers what makes no
-    sense."""
+    """The environment of task `index`; `open_ids` are those of the domain's running episodes."""
 
     def __init__(self, params: HttpEnvParams, index: int, open_ids: set[int | str]) -> None:
         self._params, self._index, self._open_ids = params, index, open_ids
@@ -65,7 +62,6 @@ class HttpEnvironment:
         return await self._observed(given) if seen is None else seen
 
     async def step(self, action: str) -> Step:
-        """Sends the action as it stands."""
         params = self._params
         answer = await self._post("/step", {params.id_field: self._id, "action": action}, is_repeatable=False)
         seen = _observation(answer)
@@ -76,41 +72,39 @@ class HttpEnvironment:
         return Step(seen, cast(float, reward), is_done)
 
     async def close(self) -> None:
-        """A server's error to this is of no interest."""
         if self._id is not None:
-            with suppress(EndpointFailed):
+            with suppress(EndpointFailed):  # not all servers have it
                 await self._endpoint.post("/close", {self._params.id_field: self._id}, is_repeatable=False)
             self._open_ids.discard(self._id)
         await self._endpoint.close()
 
     async def _observed(self, env_id: int | str) -> str:
-        try:
-            answer = await self._endpoint.get("/observation", {self._params.id_field: env_id})
-        except EndpointFailed as error:
-            raise WorldFailed(f"{self._params.name}: {reason(error)}") from None
+        answer = await self._asked(self._endpoint.get("/observation", {self._params.id_field: env_id}))
         if not isinstance(answer, str):
             raise WorldFailed(f"{self._params.name} observes no text: {clip(str(answer), 200)}")
         return answer
 
     async def _post(self, path: str, body: Mapping[str, Any], *, is_repeatable: bool) -> JsonValue:
-        try:
-            answer = await self._endpoint.post(path, body, is_repeatable=is_repeatable)
-        except EndpointFailed as error:
-            raise WorldFailed(f"{self._params.name}: {reason(error)}") from None
+        answer = await self._asked(self._endpoint.post(path, body, is_repeatable=is_repeatable))
         if isinstance(answer, dict) and "error" in answer:
             raise WorldFailed(f"{self._params.name}{path} fails: {clip(str(answer['error']), 200)}")
         return answer
 
+    async def _asked(self, request: Coroutine[Any, Any, JsonValue]) -> JsonValue:
+        try:
+            return await request
+        except EndpointFailed as error:
+            raise WorldFailed(f"{self._params.name}: {reason(error)}") from None
+
 
 def _observation(answer: JsonValue) -> str | None:
-    """The text of an answer, with the task before it and the actions behind it, where the server
-    names them; None where there is none."""
+    """The text of an answer, with task and actions where the server names them; or None."""
     if isinstance(answer, str):
         return answer
     if not isinstance(answer, dict):
         return None
-    seen = next((answer[name] for name in _OBSERVATIONS if isinstance(answer.get(name), str)), None)
-    if seen is None:
+    seen = answer.get("observation", answer.get("state"))
+    if not isinstance(seen, str):
         return None
     task, actions = answer.get("task_description"), answer.get("available_actions")
     before = f"{task}\n" if isinstance(task, str) else ""

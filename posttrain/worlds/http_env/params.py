@@ -9,10 +9,9 @@ from posttrain.worlds.text_env import TextEnvParams
 
 
 class HttpEnvParams(TextEnvParams):
-    """`id_field` is what the server calls an environment, `task_field` what it calls a task, by
-    which it is reset (WebShop: env_idx and session_id; ALFWorld: id and game; most others: id and
-    data_idx); `create` and `reset` are further fields of these requests. `reward_field` is what
-    counts of a step."""
+    """`id_field` is what the server calls an environment, `task_field` a task (WebShop: env_idx and
+    session_id; ALFWorld: id and game; most others: id and data_idx); `create` and `reset` are
+    further fields of these requests. `reward_field` is what counts of a step."""
 
     example = (
         "{seed: 7, num_sft_tasks: 200, num_rl_tasks: 200, num_dev_tasks: 44, num_test_tasks: 100, "

@@ -1,8 +1,7 @@
 """Parses, formats and compares the last line of a message: a typed answer or a question back.
 
 `ANSWER: 380.20 EUR` (number and unit), `ANSWER: 700.N` (code), `ANSWER: done` (one word), or `ASK:
-shop`. Only the last line counts, so that an agent cannot list candidates; a number without its unit
-is no answer to a question that has one.
+shop`. Only the last line counts, so that an agent cannot list candidates.
 """
 
 import re
@@ -27,10 +26,8 @@ class Ask:
 def parse_final(text: str) -> Answer | Ask | None:
     """The answer or question in the last line of an agent's message; None where it is not readable.
 
-    Emphasis and a full stop around it do not matter. A number of more than 18 digits is not
-    readable: no value of a world is that long, and a model that repeats a digit writes thousands.
-    `ANSWER: 1,234.50 EUR` is the number 1234.50 in EUR, `ANSWER: 700.n` the code 700.N, `ANSWER:
-    Done` the choice done.
+    `ANSWER: 1,234.50 EUR` is the number 1234.50 in EUR, `**ANSWER: 700.n**.` the code 700.N. A
+    number of more than 18 digits is not readable: a model that repeats a digit writes thousands.
     """
     lines = text.strip().splitlines()
     found = _FINAL.fullmatch(lines[-1].strip(" \t*`.。")) if lines else None
@@ -53,16 +50,12 @@ def format_answer(answer: Answer) -> str:
 
 
 def format_ask(ask: Ask) -> str:
-    """The line that asks back."""
     return f"ASK: {ask.what}"
 
 
 def same(answer: Answer, gold: Answer) -> bool:
-    """True where a stated answer is the gold one: equal type, exactly equal unit, equal value.
-
-    Numbers are compared as decimals: 12.3 is 12.30 and 1.5 is not 15. More decimals than the gold
-    has are rounded half up to the gold's, so 12.304 is 12.30; a whole number is never rounded to,
-    so 1.5 is not 2."""
+    """True where a stated answer has the gold's type, unit and value. More decimals than the gold
+    has are rounded half up to the gold's, so 12.304 is 12.30; but 1.5 is not the whole number 2."""
     if answer.type != gold.type or answer.unit != gold.unit:
         return False
     if isinstance(answer.value, Decimal) and isinstance(gold.value, Decimal):

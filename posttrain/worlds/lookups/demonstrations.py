@@ -1,8 +1,7 @@
 """Scripts of the expert of a lookup world, and its seven systematic flaws.
 
 The gold expert asks back where that is due, makes the gold calls with the codes that its searches
-gave, and reads the answer from their results. A flaw shows only where the task gives the occasion,
-and only with tools that the task offers. Worlds differ in their `Handbook`.
+gave, and reads the answer from their results. Worlds differ in their `Handbook`.
 """
 
 import random
@@ -33,8 +32,7 @@ class Handbook(Protocol):
         ...
 
     def is_side_said(self, task: Task) -> bool:
-        """True where the user says which side is meant, if only when asked; False where one must
-        look on both."""
+        """False where nobody says which side is meant, and one must look on both."""
         ...
 
     def code_found(self, content: str) -> str:
@@ -42,18 +40,16 @@ class Handbook(Protocol):
         ...
 
     def answer(self, task: Task, contents: Sequence[str]) -> Answer:
-        """The answer from the results of the calls that hold it, in their order; also the one that
-        an expert reads there after calling a look-alike."""
+        """The answer in the results of the calls that hold it, also after calling a look-alike."""
         ...
 
     def evidence(self, task: Task, contents: Sequence[str]) -> str:
-        """The values that the answer rests on, quoted from the results and said before the answer;
-        may be empty."""
+        """The values behind the answer, quoted from the results before it; may be empty."""
         ...
 
 
 def occasions(task: Task, handbook: Handbook) -> frozenset[Flaw]:
-    """The flaws that the task gives the occasion for."""
+    """The flaws that the task gives the occasion for, with tools that it offers."""
     gold, sides = gold_of(task), handbook.sides
     names = [gold_call.name for gold_call in gold.calls]
     searches = [name for name in names if handbook.is_search(name)]
@@ -76,15 +72,12 @@ def occasions(task: Task, handbook: Handbook) -> frozenset[Flaw]:
 
 
 def draw_flaws(task: Task, handbook: Handbook, rates: Mapping[Flaw, float], rng: random.Random) -> frozenset[Flaw]:
-    """The flaws of one episode: each with its rate where the task gives the occasion; none without
-    rates.
-
-    An expert on the wrong side mistakes no look-alike: of a task that needs both put right at once,
-    no sampled episode would succeed, and what is half right would be rewarded.
-    """
+    """The flaws of one episode, each with its rate; none without rates."""
     if not rates:
         return frozenset()
     drawn = occasions(task, handbook) & {flaw for flaw in FLAWS if rng.random() < rates[flaw]}
+    # An expert on the wrong side mistakes no look-alike: of a task that needs both put right at
+    # once, no sampled episode would succeed, and what is half right would be rewarded.
     return drawn - {"look_alike"} if drawn & {"wrong_side", "side_flip"} else drawn
 
 
@@ -139,8 +132,7 @@ class _Calls:
         yield say(f"{evidence}\n{answer}" if evidence else answer)
 
     def _make(self, gold_call: GoldCall, code: str | None) -> Generator[Message, Sequence[Message], str]:
-        """One call, with the drawn flaws of form; returns the text of the result or of the
-        error."""
+        """One call, with the drawn flaws of form; returns the result's text."""
         name = self._name(gold_call.name)
         arguments = {key: values[0] for key, values in gold_call.arguments.items() if values[0] is not None}
         if code is not None and "code" in gold_call.arguments:  # a name that found others is searched no further

@@ -1,7 +1,6 @@
 """The base of a lookup world's domain: tasks in their order, a world for each episode, the expert.
 
-Nothing in such a world changes: an agent finds an answer by the right calls on the right side. A
-subclass brings tools, questions and the expert's handbook.
+Nothing in such a world changes: an agent finds an answer by the right calls on the right side.
 """
 
 import random
@@ -25,8 +24,7 @@ NUM_DRAWS = 100  # of one task: as many in a row that repeat earlier texts mean 
 
 
 class LookupDomain(ABC):
-    """Subclasses set `name`, `tools`, `handbook`, and `separator`, which joins the parts of every
-    seed and so is part of each task's bytes."""
+    """`separator` joins the parts of every seed, and so is part of each task's bytes."""
 
     name: str
     tools: Mapping[str, Tool]
@@ -91,7 +89,7 @@ class LookupDomain(ABC):
 
 
 class LookupWorld:
-    """One episode. Its only state is what the task says."""
+    """One episode, whose only state is the task."""
 
     def __init__(self, task: Task, domain: LookupDomain) -> None:
         self._task, self._domain = task, domain
@@ -101,9 +99,8 @@ class LookupWorld:
         return self._tools
 
     def user_reply(self, message: Message) -> str | None:
-        """The side, however often it is asked for, where the question left it open. An agent that
-        asks though it was said gets no answer, and the episode is over: otherwise asking first
-        would be the safe way through every task."""
+        """The side, where the question left it open. An agent that asks though it was said gets no
+        answer, and the episode is over: or asking first would be safe in every task."""
         asked = parse_final(message.content)
         if isinstance(asked, Ask) and asked.what == gold_of(self._task).asks:
             return self._domain.side_reply(self._task)

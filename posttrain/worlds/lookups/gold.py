@@ -1,5 +1,4 @@
-"""The goal of a lookup task: a typed answer, and the calls of the shortest plan that finds it. A
-task carries it as JSON text in `Task.goal`."""
+"""The goal of a lookup task, which carries it as JSON: an answer and the calls that find it."""
 
 import functools
 import json
@@ -13,12 +12,9 @@ from posttrain.types import JsonValue, Task
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One typed value, as a task wants it or as an agent's last line states it.
-
-    `number`: `value` is a Decimal and `unit` its unit (a currency, `%`, `pcs`); 12.30 equals 12.3,
-    1.5 is not 15. `code`: an entity's canonical code (`4711.B`). `choice`: one word of a closed set
-    (`up`, `done`). `unit` is empty for both.
-    """
+    """One typed value, as a task wants it or as an agent's last line states it: a `number` with its
+    unit (a currency, `%`, `pcs`), an entity's canonical `code` (`4711.B`), or a `choice`, one word
+    of a closed set (`up`, `done`). `unit` is empty for these two."""
 
     type: Literal["number", "code", "choice"]
     value: Decimal | str
@@ -28,11 +24,7 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class GoldCall:
     """A call of the shortest plan. For each argument the accepted values, in the manner of BFCL; a
-    None among them means "may be left out".
-
-    `holds_answer`: the answer is in this call's result, so an episode that never made it did not
-    find the answer, whatever it says.
-    """
+    None among them means "may be left out". `holds_answer`: the answer is in its result."""
 
     name: str
     arguments: Mapping[str, tuple[JsonValue, ...]]
@@ -41,8 +33,7 @@ class GoldCall:
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """A task's goal. No `calls` means that calling any tool is wrong; `asks` names what must be
-    asked back before the first call."""
+    """No `calls`: calling any tool is wrong. `asks` must be asked back before the first call."""
 
     answer: Answer
     calls: tuple[GoldCall, ...] = ()
@@ -59,8 +50,7 @@ class Gold:
         return json.dumps(content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
     def __str__(self) -> str:
-        """Text for a reader, with the first accepted value of each argument: `12.50 EUR, by
-        get_price(code=4711.B)`."""
+        """Text for a reader: `12.50 EUR, by get_price(code=4711.B)`."""
         calls = [
             f"{call.name}({', '.join(f'{name}={values[0]}' for name, values in call.arguments.items())})"
             for call in self.calls
@@ -72,7 +62,7 @@ class Gold:
 
 @functools.lru_cache(maxsize=65536)
 def gold_from_json(text: str) -> Gold:
-    """Reads `Gold.to_json`. Raises ValueError or KeyError on any other text."""
+    """Reads `Gold.to_json`."""
     content = json.loads(text)
     answer = content["answer"]
     value = Decimal(answer["value"]) if answer["type"] == "number" else answer["value"]
@@ -86,5 +76,4 @@ def gold_from_json(text: str) -> Gold:
 
 
 def gold_of(task: Task) -> Gold:
-    """The gold in a task's `goal`."""
     return gold_from_json(task.goal)

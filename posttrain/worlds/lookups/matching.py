@@ -1,19 +1,19 @@
-"""Reads an agent's episode against its gold: the decision of each message, the final answer, and
-the calls that are gold calls. The scores share these functions."""
+"""Reads an agent's episode against its gold, once for all scores: the decision of each message, the
+final answer, and the calls that are gold calls."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from posttrain.types import JsonValue, Message, Trajectory
+from posttrain.types import JsonValue, Message, StopReason, Task, Trajectory
 from posttrain.worlds.lookups.answers import Ask, parse_final
-from posttrain.worlds.lookups.gold import Answer, Gold, GoldCall
-from posttrain.worlds.made_calls import MadeCall, agent_messages
+from posttrain.worlds.lookups.gold import Answer, Gold, GoldCall, gold_of
+from posttrain.worlds.made_calls import MadeCall, agent_messages, calls_made
 
 
 class Decision(StrEnum):
-    """The decision of one agent message; `NOTHING` is one that neither calls, nor asks, nor answers
-    in a readable form."""
+    """The decision of one agent message; `NOTHING` is one that cannot be read."""
 
     CALL = "call"
     ASK = "ask"
@@ -21,24 +21,49 @@ class Decision(StrEnum):
     NOTHING = "nothing"
 
 
-def decision(message: Message) -> Decision:
-    """A message with a call is a call, whatever it also says."""
-    if message.tool_calls:
-        return Decision.CALL
-    final = parse_final(message.content)
-    if final is None:
-        return Decision.NOTHING
-    return Decision.ASK if isinstance(final, Ask) else Decision.ANSWER
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """An episode as its scores see it. `messages` are the agent's, with their index in the
+    conversation; `finals` has for each of them what its last line states, None where it calls."""
+
+    task: Task
+    gold: Gold
+    stop_reason: StopReason
+    messages: Sequence[tuple[int, Message]]
+    finals: Sequence[Answer | Ask | None]
+    calls: Sequence[MadeCall]
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """A message with a call is a call, whatever it also says."""
+        return [
+            Decision.CALL if message.tool_calls else _stated(final)
+            for (_, message), final in zip(self.messages, self.finals, strict=True)
+        ]
+
+    @property
+    def answer(self) -> Answer | None:
+        """The answer that the last message states; None where it states none."""
+        final = self.finals[-1] if self.finals else None
+        return final if isinstance(final, Answer) else None
+
+    @property
+    def is_asked(self) -> bool:
+        """True where the agent asked for what is open before its first call, or nothing is."""
+        if self.gold.asks is None:
+            return True
+        for (_, message), final in zip(self.messages, self.finals, strict=True):
+            if message.tool_calls:
+                return False
+            if isinstance(final, Ask) and final.what == self.gold.asks:
+                return True
+        return False
 
 
-def final_answer(trajectory: Trajectory) -> Answer | None:
-    """The answer that the last agent message states; None where it calls, asks, says nothing
-    readable, or there is no message."""
+def read(trajectory: Trajectory, task: Task) -> Reading:
     messages = agent_messages(trajectory)
-    if not messages or messages[-1][1].tool_calls:
-        return None
-    final = parse_final(messages[-1][1].content)
-    return final if isinstance(final, Answer) else None
+    finals = [None if message.tool_calls else parse_final(message.content) for _, message in messages]
+    return Reading(task, gold_of(task), trajectory.stop_reason, messages, finals, calls_made(trajectory))
 
 
 def fits(call: MadeCall, gold: GoldCall) -> bool:
@@ -53,8 +78,7 @@ def fits(call: MadeCall, gold: GoldCall) -> bool:
 
 
 def match_calls(calls: Sequence[MadeCall], gold: Gold) -> list[int | None]:
-    """For each call the index of the gold call that it makes, None where it makes none; every gold
-    call is made once, by the first that fits."""
+    """For each call the index of the gold call that it is the first to make; None where of none."""
     open_calls = list(range(len(gold.calls)))
     matched: list[int | None] = []
     for call in calls:
@@ -66,39 +90,21 @@ def match_calls(calls: Sequence[MadeCall], gold: Gold) -> list[int | None]:
 
 
 def holds(calls: Sequence[MadeCall], gold: Gold) -> bool:
-    """True where the answer was in reach: each gold call that holds it came back without error, and
-    where no call is right none was made."""
+    """True where all gold calls that hold the answer came back; none is made where none is due."""
     if not gold.calls:
         return not calls
     executed = [call for call in calls if call.is_executed]
     return all(any(fits(call, wanted) for call in executed) for wanted in gold.calls if wanted.holds_answer)
 
 
-def asked_first(trajectory: Trajectory, asks: str) -> bool:
-    """True where the agent asked for `asks` before its first call."""
-    for _, message in agent_messages(trajectory):
-        if message.tool_calls:
-            return False
-        final = parse_final(message.content)
-        if isinstance(final, Ask) and final.what == asks:
-            return True
-    return False
-
-
-def steps_needed(gold: Gold) -> int:
-    """Steps of the shortest plan: its calls, the question where one is due, and the answer."""
-    return len(gold.calls) + (gold.asks is not None) + 1
-
-
-def steps_taken(trajectory: Trajectory) -> int:
-    """Steps as `steps_needed` counts them: each call is one, also where a message makes several,
-    and each message without a call."""
-    return sum(max(len(message.tool_calls), 1) for _, message in agent_messages(trajectory))
+def _stated(final: Answer | Ask | None) -> Decision:
+    if final is None:
+        return Decision.NOTHING
+    return Decision.ASK if isinstance(final, Ask) else Decision.ANSWER
 
 
 def _equal(given: Any, accepted: JsonValue) -> bool:
-    """Equal as a tool would take them: letters' case and a number in quotes do not matter, but true
-    is not 1."""
+    """Equal as a tool would take them: not by letters' case or quotes; but true is not 1."""
     if isinstance(given, bool) or isinstance(accepted, bool):
         return given is accepted
     if isinstance(given, str) and isinstance(accepted, str):
@@ -109,7 +115,5 @@ def _equal(given: Any, accepted: JsonValue) -> bool:
         except ValueError:
             return False
     if isinstance(given, list) and isinstance(accepted, list | tuple):
-        return len(given) == len(accepted) and all(
-            _equal(one, other) for one, other in zip(given, accepted, strict=True)
-        )
+        return len(given) == len(accepted) and all(map(_equal, given, accepted))
     return bool(given == accepted)

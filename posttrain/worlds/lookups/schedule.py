@@ -1,6 +1,5 @@
-"""The order of a split's cells (balanced at every length; a longer list begins with the shorter
-one), and the identity of a task: the hash of its content, which is the same on every branch as long
-as the question is."""
+"""The order of a split's cells, balanced at every length, and the identity of a task: the hash of
+its content, which is the same on every branch as long as the question is."""
 
 import hashlib
 import json
@@ -29,13 +28,12 @@ class Cell:
     difficulty: int
 
     def labels(self, side_label: str) -> dict[str, str]:
-        """The cell as a task's labels; its side is under the name that the world has for it."""
+        """The cell as a task's labels."""
         difficulty = str(self.difficulty)
         return {"kind": self.kind, side_label: self.side, "language": self.language, "difficulty": difficulty}
 
 
 def cell_of(task: Task, side_label: str) -> Cell:
-    """The cell that a task was made for."""
     labels = task.labels
     return Cell(cast(Kind, labels["kind"]), labels[side_label], labels["language"], int(labels["difficulty"]))
 
@@ -69,8 +67,7 @@ class Draft:
 
 
 def task_of(draft: Draft, cell: Cell, side_label: str, *, split: Split, template: str, system: str) -> Task:
-    """The finished task. Its id leaves out the system text: a policy text that was reworded asks
-    the same question."""
+    """The finished task. Its id leaves out the system text, which may be reworded."""
     labels, goal = cell.labels(side_label), draft.gold.to_json()
     content = [labels, split, template, draft.text, draft.entities, draft.tools, goal]
     text = json.dumps(content, sort_keys=True, ensure_ascii=False)

@@ -2,90 +2,77 @@
 
 `completion` and `is_strict` decide success: they compare typed values and the calls made, never
 words. `wrong_tool`, `redundant_call` and `format_error` are penalties: 1.0 where the mistake
-happened, weighed below zero in params.yaml, and counted once per episode, so that a long episode is
-not worse than its worst habit. The feedback of a score is one sentence on what would have been
-better.
+happened, however often, so that a long episode is not worse than its worst habit. The feedback of a
+score is one sentence on what would have been better.
 """
 
 from collections.abc import Mapping, Sequence
 
-from posttrain.types import Score, Task, Trajectory
+from posttrain.types import Score
 from posttrain.worlds.lookups.answers import format_answer, same
-from posttrain.worlds.lookups.gold import gold_of
-from posttrain.worlds.lookups.matching import (
-    Decision,
-    asked_first,
-    decision,
-    final_answer,
-    fits,
-    holds,
-    match_calls,
-    steps_needed,
-    steps_taken,
-)
-from posttrain.worlds.made_calls import agent_messages, calls_made, repeated_reads
+from posttrain.worlds.lookups.matching import Decision, Reading, fits, holds, match_calls
+from posttrain.worlds.made_calls import repeated_reads
 from posttrain.worlds.tools import Tool
 
 
-def completion(trajectory: Trajectory, task: Task) -> Score:
+def completion(episode: Reading) -> Score:
     """1.0 where the last message states exactly the gold answer, the calls that hold it came back
-    without error (none was made where none is right), and what was ambiguous was asked before the
-    first call; else 0.0. A right price said without the call that holds it is a guess: 0.0.
-    """
-    gold = gold_of(task)
-    if gold.asks is not None and not asked_first(trajectory, gold.asks):
+    without error (none was made where none is right), and what was ambiguous was asked first; else
+    0.0. A right price said without the call that holds it is a guess: 0.0."""
+    gold = episode.gold
+    if not episode.is_asked:
         return Score(0.0, feedback=f"Ask for the {gold.asks} before the first call.")
-    if not holds(calls_made(trajectory), gold):
+    if not holds(episode.calls, gold):
         sources = ", ".join(call.name for call in gold.calls if call.holds_answer)
         missing = f"The answer is in the result of {sources}."
         return Score(0.0, feedback=missing if gold.calls else "No tool is needed here; answer without a call.")
-    return accuracy(trajectory, task)
+    return accuracy(episode)
 
 
-def is_strict(trajectory: Trajectory, task: Task) -> bool:
-    """True where each call is some gold call: an agent that calls every tool that might hold the
-    answer has not chosen one."""
-    return all(any(fits(call, wanted) for wanted in gold_of(task).calls) for call in calls_made(trajectory))
+def is_strict(episode: Reading) -> bool:
+    """True where each call is some gold call: who calls every tool has not chosen one."""
+    return all(any(fits(call, wanted) for wanted in episode.gold.calls) for call in episode.calls)
 
 
-def accuracy(trajectory: Trajectory, task: Task) -> Score:
+def accuracy(episode: Reading) -> Score:
     """1.0 where the last message states the gold answer, whatever was called, else 0.0."""
-    stated, gold = final_answer(trajectory), gold_of(task).answer
-    if stated is not None and same(stated, gold):
+    gold = episode.gold.answer
+    if episode.answer is not None and same(episode.answer, gold):
         return Score(1.0)
     return Score(0.0, feedback=f"The right last line is `{format_answer(gold)}`.")
 
 
-def tool_accuracy(trajectory: Trajectory, task: Task) -> Score:
+def tool_accuracy(episode: Reading) -> Score:
     """F1 = 2PR / (P + R) = 2 matched / (made + needed); P is the share of made calls that are gold
     calls, R the share of gold calls that were made.
 
     Two needed; made are one of them, twice, and a wrong one: P = 1/3 (a gold call counts once), R =
     1/2, F1 = 0.4. Where no call is needed, 1.0 for an agent that spoke and made none, else 0.0.
     """
-    calls, gold = calls_made(trajectory), gold_of(task)
+    calls, gold = episode.calls, episode.gold
     if not gold.calls:
-        has_spoken = any(message.role == "assistant" for message in trajectory.messages)
-        return Score(float(has_spoken and not calls), feedback="No tool is needed here." if calls else "")
+        is_right = bool(episode.messages) and not calls
+        return Score(float(is_right), feedback="No tool is needed here." if calls else "")
     matched = [index for index in match_calls(calls, gold) if index is not None]
     missed = [wanted.name for index, wanted in enumerate(gold.calls) if index not in matched]
     value = 2 * len(matched) / (len(calls) + len(gold.calls))
     return Score(value, feedback=f"Not called as needed: {', '.join(missed)}." if missed else "")
 
 
-def efficiency(trajectory: Trajectory, task: Task) -> Score:
+def efficiency(episode: Reading) -> Score:
     """Success weighted by path length, SPL (arXiv 1807.06757, section 5): success * needed /
     max(taken, needed), in steps; each call is a step, so are a question and the answer. A quick
     failure is not efficient, or giving up would pay.
 
     Two calls and the answer are needed (3), one call was repeated (4 taken): 0.75 on success.
     """
-    needed, taken = steps_needed(gold_of(task)), steps_taken(trajectory)
-    value = needed / max(taken, needed) if completion(trajectory, task).value else 0.0
+    needed = len(episode.gold.calls) + (episode.gold.asks is not None) + 1
+    taken = sum(max(len(message.tool_calls), 1) for _, message in episode.messages)
+    value = needed / max(taken, needed) if completion(episode).value else 0.0
     return Score(value, feedback=f"{taken} steps where {needed} do." if taken > needed else "")
 
 
-def timing(trajectory: Trajectory, task: Task) -> Score:
+def timing(episode: Reading) -> Score:
     """Share of the agent's messages whose decision was due: ask while the question is open, call
     while the answer is not held, then answer; 0.0 where the agent wrote nothing. Whether the call
     was the right one is for `tool_accuracy`.
@@ -93,24 +80,23 @@ def timing(trajectory: Trajectory, task: Task) -> Score:
     One call is needed; made are a needless question, the call, and the answer: 2/3. Answering at
     once: 0/1.
     """
-    calls, gold = calls_made(trajectory), gold_of(task)
-    is_question_open = gold.asks is not None
-    decisions: list[tuple[Decision, Decision]] = []  # of each message: made, due
-    for index, message in agent_messages(trajectory):
-        made = decision(message)
-        is_held = not gold.calls or holds([call for call in calls if call.message_index < index], gold)
+    gold, is_question_open = episode.gold, episode.gold.asks is not None
+    untimely: list[tuple[Decision, Decision]] = []  # made, due
+    for (index, _), made in zip(episode.messages, episode.decisions, strict=True):
+        is_held = not gold.calls or holds([call for call in episode.calls if call.message_index < index], gold)
         due = Decision.ASK if is_question_open else Decision.ANSWER if is_held else Decision.CALL
-        decisions.append((made, due))
+        if made is not due:
+            untimely.append((made, due))
         # one question closes it, and so does a call: from then on a question comes too late
         is_question_open = is_question_open and made not in (Decision.ASK, Decision.CALL)
-    untimely = [(made, due) for made, due in decisions if made is not due]
-    value = (len(decisions) - len(untimely)) / len(decisions) if decisions else 0.0
+    num_messages = len(episode.messages)
+    value = (num_messages - len(untimely)) / num_messages if num_messages else 0.0
     return Score(
         value, feedback=f"Where the agent chose {untimely[0][0]}, {untimely[0][1]} was due." if untimely else ""
     )
 
 
-def step(trajectory: Trajectory, task: Task) -> Score:
+def step(episode: Reading) -> Score:
     """Process score: the mean credit of the agent's messages, which `breakdown` has by their index
     in the conversation. A message with calls earns the share of them that make a gold call for the
     first time and come back without error; a question 1.0 where it was due and is the first; the
@@ -118,30 +104,32 @@ def step(trajectory: Trajectory, task: Task) -> Score:
 
     A wrong call, the right one, the answer: (0 + 1 + 1) / 3.
     """
-    calls, messages, gold = calls_made(trajectory), agent_messages(trajectory), gold_of(task)
-    credits_ = {index: 0.0 for index, _ in messages}
-    for call, gold_index in zip(calls, match_calls(calls, gold), strict=True):
-        num_calls = len(trajectory.messages[call.message_index].tool_calls)
+    messages = dict(episode.messages)
+    credits_ = dict.fromkeys(messages, 0.0)
+    for call, gold_index in zip(episode.calls, match_calls(episode.calls, episode.gold), strict=True):
+        num_calls = len(messages[call.message_index].tool_calls)
         credits_[call.message_index] += (gold_index is not None and call.is_executed) / num_calls
-    if gold.asks is not None and asked_first(trajectory, gold.asks):
-        first = next(index for index, message in messages if decision(message) is Decision.ASK)
-        credits_[first] = 1.0
-    if accuracy(trajectory, task).value:
-        credits_[messages[-1][0]] = 1.0
+    if episode.gold.asks is not None and episode.is_asked:
+        credits_[list(messages)[episode.decisions.index(Decision.ASK)]] = 1.0
+    if accuracy(episode).value:
+        credits_[list(messages)[-1]] = 1.0
     idle = [index for index, credit in credits_.items() if credit == 0]
     value = sum(credits_.values()) / len(credits_) if credits_ else 0.0
     breakdown = {str(index): credit for index, credit in credits_.items()}
     return Score(value, breakdown, f"Message {idle[0]} brought nothing." if idle else "")
 
 
-def format(trajectory: Trajectory, task: Task) -> Score:  # noqa: A001 (the score's name in params.yaml)
+def format(episode: Reading) -> Score:  # noqa: A001 (the score's name in params.yaml)
     """Share of the agent's messages that can be read whole (calls as JSON objects with a name,
     other messages with an answer or question line at the end); 0.0 where there is none."""
-    del task  # the same rules for every task
-    malformed = {call.message_index for call in calls_made(trajectory) if call.is_malformed}
-    messages = agent_messages(trajectory)
-    unreadable = [index for index, message in messages if index in malformed or decision(message) is Decision.NOTHING]
-    value = (len(messages) - len(unreadable)) / len(messages) if messages else 0.0
+    malformed = {call.message_index for call in episode.calls if call.is_malformed}
+    unreadable = [
+        index
+        for (index, _), made in zip(episode.messages, episode.decisions, strict=True)
+        if index in malformed or made is Decision.NOTHING
+    ]
+    num_messages = len(episode.messages)
+    value = (num_messages - len(unreadable)) / num_messages if num_messages else 0.0
     if not unreadable:
         return Score(value)
     if unreadable[0] in malformed:
@@ -149,21 +137,21 @@ def format(trajectory: Trajectory, task: Task) -> Score:  # noqa: A001 (the scor
     return Score(value, feedback="End a message without a call with a line `ANSWER: <value>` or `ASK: <what>`.")
 
 
-def wrong_tool(trajectory: Trajectory, task: Task) -> Score:
+def wrong_tool(episode: Reading) -> Score:
     """A readable call of a tool that no gold call names; any call, where none is needed."""
-    needed = {wanted.name for wanted in gold_of(task).calls}
-    calls = [call for call in calls_made(trajectory) if not call.is_malformed and call.name not in needed]
+    needed = {wanted.name for wanted in episode.gold.calls}
+    calls = [call for call in episode.calls if not call.is_malformed and call.name not in needed]
     return _penalty([f"{call.name} is not needed." for call in calls])
 
 
-def redundant_call(trajectory: Trajectory, task: Task, tools: Mapping[str, Tool]) -> Score:
+def redundant_call(episode: Reading, tools: Mapping[str, Tool]) -> Score:
     """A call whose result was known: a read that was made before (`repeated_reads`), or another
     spelling of a gold call that came back in an earlier message."""
-    calls = [call for call in calls_made(trajectory) if not call.is_malformed]
+    calls = [call for call in episode.calls if not call.is_malformed]
     respelt = [
         call
         for position, call in enumerate(calls)
-        for wanted in gold_of(task).calls
+        for wanted in episode.gold.calls
         if fits(call, wanted)
         and any(
             fits(before, wanted) and before.is_executed and before.message_index < call.message_index
@@ -173,14 +161,11 @@ def redundant_call(trajectory: Trajectory, task: Task, tools: Mapping[str, Tool]
     return _penalty([f"{call.name} was already called so." for call in [*repeated_reads(calls, tools), *respelt]])
 
 
-def format_error(trajectory: Trajectory, task: Task) -> Score:
+def format_error(episode: Reading) -> Score:
     """A call that does not parse, or a message without call, question or answer line."""
-    del task
-    malformed = ["A call does not parse." for call in calls_made(trajectory) if call.is_malformed]
-    decisions = [decision(message) for _, message in agent_messages(trajectory)]
-    return _penalty(
-        malformed + ["A message ends without an answer line." for made in decisions if made is Decision.NOTHING]
-    )
+    mistakes = ["A call does not parse."] * any(call.is_malformed for call in episode.calls)
+    mistakes += ["A message ends without an answer line."] * (Decision.NOTHING in episode.decisions)
+    return _penalty(mistakes)
 
 
 def _penalty(mistakes: Sequence[str]) -> Score:

@@ -5,8 +5,7 @@ as the real ones do: the mainland rests a week for National Day while Hong Kong 
 rests at Easter and Christmas while the mainland trades.
 
 Prices are a seeded random walk in whole cents, so that limits are exact and every machine finds the
-same prices: only integers and IEEE's four operations are used, no logarithm and no exponential. A
-suspended day has no bar. Weekly and monthly bars are the daily ones put together.
+same prices: only integers and IEEE's four operations are used. A suspended day has no bar.
 """
 
 import hashlib
@@ -55,8 +54,7 @@ _HALT_RATE, _MAX_HALT_DAYS = 0.003, 8  # share of days on which a suspension beg
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """One listing's bars, shape (T,) each, ascending in time. Prices in hundredths of the listing's
-    currency, volume in units of 10,000 shares."""
+    """One listing's bars, shape (T,), in hundredths of its currency and units of 10,000 shares."""
 
     dates_T: Days
     open_cents_T: Cents
@@ -75,8 +73,7 @@ class Bars:
 
 @cache
 def trading_days(market: MarketName) -> Days:
-    """The days on which a market is open, ascending, datetime64[D]; read-only, because it is
-    shared."""
+    """The days on which a market is open, ascending; read-only, because it is shared."""
     days = np.arange(FIRST_DAY, LAST_DAY + np.timedelta64(1, "D"))
     closed = np.array(_CLOSED_TEXT[market].split(), dtype="datetime64[D]")
     is_open = np.is_busday(days) & ~np.isin(days, closed)
@@ -86,12 +83,8 @@ def trading_days(market: MarketName) -> Days:
 
 
 def draw_bars(days_D: Days, *, key: str, start_cents: int, limit_pct: int | None) -> Bars:
-    """The daily bars of the listing that `key` names, on those trading days on which it was not
-    suspended.
-
-    `start_cents` is the close before the first day. No price is further than `limit_pct` percent
-    from the previous close, rounded to the cent; None: no limit.
-    """
+    """The daily bars of the listing that `key` names, without suspended days. `start_cents` is the
+    close before the first. No price is further than `limit_pct` percent from the previous close."""
     source = np.random.Generator(np.random.PCG64(int.from_bytes(hashlib.sha256(key.encode()).digest()[:8])))
     uniform_8_D = source.random((8, len(days_D)))
     is_traded_D = ~_suspended(uniform_8_D[0])
@@ -110,21 +103,14 @@ def draw_bars(days_D: Days, *, key: str, start_cents: int, limit_pct: int | None
 
 def limits(previous_T: Cents, limit_pct: int | None) -> tuple[Cents, Cents]:
     """The lowest and highest price allowed after a previous close, in cents, halves rounded up:
-    1005 at 10 % gives 905 (904.5) and 1106 (1105.5).
-
-    Without a limit the bounds are 0 and twice the previous close, which no step reaches.
-    """
+    1005 at 10 % gives 905 (904.5) and 1106 (1105.5). Without a limit 0 and twice the close."""
     percent = 100 if limit_pct is None else limit_pct
     return (previous_T * (100 - percent) + 50) // 100, (previous_T * (100 + percent) + 50) // 100
 
 
 def aggregate(bars: Bars, period: Period) -> Bars:
-    """Weekly (Monday to Friday) or monthly bars: first open, highest high, lowest low, last close,
-    summed volume, dated by the last bar in them.
-
-    Days 10-11-9-10, 10-14-10-13 and 13-13-12-12 (open-high-low-close) of one week make the bar
-    10-14-9-12.
-    """
+    """Weekly (Monday to Friday) or monthly bars, dated by the last bar in them: 10-11-9-10,
+    10-14-10-13 and 13-13-12-12 (open-high-low-close) of one week make the bar 10-14-9-12."""
     if period == "daily":
         return bars
     # 1970-01-01, day 0 of numpy's calendar, was a Thursday; three days on, weeks begin on Mondays.
@@ -143,8 +129,7 @@ def aggregate(bars: Bars, period: Period) -> Bars:
 
 
 def _walk(step_bp_T: list[int], start_cents: int, limit_pct: int | None) -> Cents:
-    """The closes. The loop is plain Python because each day's limits hang on the day before; it
-    takes a tenth of a millisecond."""
+    """The closes, in a plain loop, because each day's limits hang on the day before."""
     down_percent, up_percent = (0, 200) if limit_pct is None else (100 - limit_pct, 100 + limit_pct)
     closes: list[int] = []
     close = start_cents
@@ -160,8 +145,7 @@ def _walk(step_bp_T: list[int], start_cents: int, limit_pct: int | None) -> Cent
 
 
 def _suspended(uniform_D: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    """A suspension begins where a draw falls under the rate; how far it falls under says how many
-    days it lasts."""
+    """A suspension begins where a draw is under the rate; how far under says how long it lasts."""
     is_suspended_D = np.zeros(len(uniform_D), dtype=np.bool_)
     for day in np.flatnonzero(uniform_D < _HALT_RATE):
         is_suspended_D[day : day + 1 + int(uniform_D[day] / _HALT_RATE * _MAX_HALT_DAYS)] = True
@@ -169,8 +153,7 @@ def _suspended(uniform_D: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
 
 
 def _usual_volume(source: np.random.Generator, num_bars: int) -> npt.NDArray[np.float64]:
-    """A listing's own level times a slow triangular wave between 0.5 and 1.5, so that volume has
-    trends to find."""
+    """A listing's own level times a slow triangular wave, so that volume has trends to find."""
     level, period, phase = source.random(3)
     position_T = np.arange(num_bars) / (20.0 + 40.0 * period) + 2.0 * phase
     volume_T: npt.NDArray[np.float64] = (60.0 + 900.0 * level * level) * (0.5 + np.abs(position_T % 2.0 - 1.0))

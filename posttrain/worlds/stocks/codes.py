@@ -36,12 +36,8 @@ _EXCHANGE_OF_DIGITS = (("60", "SH"), ("68", "SH"), ("00", "SZ"), ("30", "SZ"), (
 
 
 def canonical(code_text: str, market: MarketName) -> str:
-    """The one form of a code: `canonical("sh600519", "a")` is `600519.SH`, `canonical("700", "hk")`
-    is `00700.HK`.
-
-    Raises ToolError where the text is no code, contradicts itself (600519.SZ), or belongs to the
-    other market.
-    """
+    """The one form of a code: `sh600519` is `600519.SH`, `700` is `00700.HK`. Raises ToolError for
+    what is no code, contradicts itself (600519.SZ), or belongs to the other market."""
     code = _read(code_text)
     if code is None:
         example = "600519.SH" if market == "a" else "00700.HK"
@@ -54,20 +50,15 @@ def canonical(code_text: str, market: MarketName) -> str:
 
 
 def market_of(code: str) -> MarketName:
-    """The market of a canonical code."""
     return "hk" if code.endswith(".HK") else "a"
 
 
 def mainland_code(digits: str) -> str:
-    """Six digits with their exchange. Raises ValueError where no mainland exchange has such a
-    number."""
+    """Six digits with their exchange. Raises ValueError where no exchange has such a number."""
     for start, exchange in _EXCHANGE_OF_DIGITS:
         if digits.startswith(start):
             return f"{digits}.{exchange}"
-    raise ValueError(
-        f"no mainland exchange lists a code {digits!r}; "
-        f"they begin with {', '.join(start for start, _ in _EXCHANGE_OF_DIGITS)}"
-    )
+    raise ValueError(f"no mainland exchange lists a code {digits!r}")
 
 
 def _read(code_text: str) -> str | None:

@@ -12,7 +12,7 @@ from posttrain.worlds.stocks.codes import MARKETS_AS_SIDES
 from posttrain.worlds.stocks.expert import StocksHandbook
 from posttrain.worlds.stocks.market import Market
 from posttrain.worlds.stocks.params import StocksParams
-from posttrain.worlds.stocks.phrasing import market_reply
+from posttrain.worlds.stocks.phrasing import REPLIES
 from posttrain.worlds.stocks.questions import Question, draw_question
 from posttrain.worlds.stocks.references import Directory
 from posttrain.worlds.stocks.tasks import POLICY_TEXT, TaskDraft
@@ -42,8 +42,7 @@ _SFT_MARKET_WEIGHTS = {"a": 4, "hk": 2, "both": 1, "none": 1}
 
 
 class StocksDomain(LookupDomain):
-    """Made once per process; drawing the companies takes a quarter of a second, prices are drawn
-    when somebody looks."""
+    """Drawing the companies takes a quarter of a second; prices are drawn when asked for."""
 
     name = "stocks"
     handbook = StocksHandbook()
@@ -70,12 +69,10 @@ class StocksDomain(LookupDomain):
 
     def make(self, cell: Cell, split: Split, rng: random.Random, *, template: str | None = None) -> Task:
         is_paraphrase = split == "test_paraphrase"
-        question = (
-            Question.from_template(template) if template else draw_question(cell, rng, is_paraphrase=is_paraphrase)
-        )
+        drawn = None if template else draw_question(cell, rng, is_paraphrase=is_paraphrase)
+        question = drawn or Question.from_template(str(template))
         draft = TaskDraft(self._directory, self.tools, question, cell, split=split, rng=rng).draft()
         return task_of(draft, cell, MARKETS_AS_SIDES.label, split=split, template=question.template, system=POLICY_TEXT)
 
     def side_reply(self, task: Task) -> str:
-        labels = task.labels
-        return market_reply(labels["language"], labels["market"], is_paraphrase=task.split == "test_paraphrase")
+        return REPLIES[task.labels["language"], task.labels["market"]][task.split == "test_paraphrase"]

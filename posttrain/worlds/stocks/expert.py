@@ -31,12 +31,10 @@ class StocksHandbook:
         return Question.from_template(task.template).reference != "no_cue"
 
     def code_found(self, content: str) -> str:
-        """The first hit's."""
         return str(read_result(content)[0]["code"])
 
     def answer(self, task: Task, contents: Sequence[str]) -> Answer:
-        """The one field asked for, or what follows from several; where the other indicator was
-        called, the value at the same place."""
+        """The field asked for, or what follows from several listings'."""
         question = Question.from_template(task.template)
         results = [read_result(content) for content in contents]
         answers = [_field_read(question, results).answer_in(result) for result in results]
@@ -55,8 +53,7 @@ class StocksHandbook:
 
 
 def _field_read(question: Question, results: Sequence[Any]) -> Field:
-    """The field asked for, or the one at its place where the other indicator's result is all there
-    is."""
+    """The field asked for, or the one at its place in the other indicator's result."""
     field = FIELDS[question.field]
     if question.field in MIXED_UP and question.field not in results[0]:
         return replace(field, name=MIXED_UP[question.field])

@@ -1,5 +1,4 @@
-"""The fields of a listing that questions ask for: the tool that tells each, and the answer's
-unit."""
+"""The fields of a listing that questions ask for: the tool that tells each, and its unit."""
 
 import json
 from collections.abc import Mapping
@@ -15,8 +14,7 @@ CURRENCY: dict[MarketName, str] = {"a": "CNY", "hk": "HKD"}
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One value in a tool's result. `tool` is the A-share market's; `also_told_by` are others whose
-    result would give the same value away."""
+    """One value in the result of `tool` (the A-share market's) and of those in `also_told_by`."""
 
     name: str
     tool: str
@@ -33,16 +31,14 @@ class Field:
         return {**units, "shares": "shares", "word": ""}[self.measure]
 
     def answer_in(self, result: Mapping[str, Any]) -> Answer:
-        """The answer as a result of the tool states it, digits as written; of several bars the
-        first. Raises KeyError where it is not there."""
+        """The answer as a result of the tool states it; of several bars the first."""
         value = self._value_in(result)
         if self.measure == "word":
             return Answer("choice", str(value))
         return Answer("number", Decimal(str(value)), self.unit(market_of(str(result["code"]))))
 
     def quoted_from(self, result: Mapping[str, Any], *, with_code: bool = False) -> str:
-        """The key with its value as the tool writes them: `{"open":12.5}`, `{"trend":"flat"}`,
-        `{"code":"00700.HK","open":12.5}`."""
+        """The key with its value as the tool writes them: `{"code":"00700.HK","open":12.5}`."""
         value = self._value_in(result)
         code = f'"code":"{result["code"]}",' if with_code else ""
         return f'{{{code}"{self._key}":"{value}"}}' if self.measure == "word" else f'{{{code}"{self._key}":{value}}}'
@@ -94,6 +90,5 @@ MIXED_UP = {"dif": "upper", "dea": "middle", "macd": "lower"}
 
 
 def read_result(content: str) -> Any:
-    """A tool's result with numbers as decimals that keep the digits as written: 12.5 stays 12.5, so
-    that an answer copies what stands there."""
+    """A tool's result with numbers as decimals, so that an answer copies the digits."""
     return json.loads(content, parse_float=Decimal)

@@ -6,7 +6,7 @@ doubled as mainland programs show it, Bollinger's deviation divides by the numbe
 Bollinger himself does. All raise ValueError where there are fewer values than the window needs.
 """
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,40 +16,13 @@ Values = npt.NDArray[np.float64] | npt.NDArray[np.int64]
 VOLUME_TREND_SHARE = 0.1
 
 
-class Macd(NamedTuple):
-    """`dif` = EMA12 - EMA26, `dea` = EMA9 of dif, `histogram` = 2 (dif - dea), all in the unit of
-    the values."""
-
-    dif: float
-    dea: float
-    histogram: float
-
-
-class Bollinger(NamedTuple):
-    """The mean of the window and the bands around it, in the unit of the values."""
-
-    upper: float
-    middle: float
-    lower: float
-
-
-class VolumeTrend(NamedTuple):
-    """Mean volume of the last 5 and 20 days, and whether the first is more than a tenth above the
-    second, below it, or neither."""
-
-    mean_5: float
-    mean_20: float
-    direction: Literal["rising", "falling", "flat"]
-
-
 def moving_average(values_T: Values, window: int) -> float:
     """The mean of the last `window` values: 1 2 3 6 with window 2 gives 4.5."""
     return float(np.mean(_last(values_T, window)))
 
 
 def ema(values_T: Values, span: int) -> npt.NDArray[np.float64]:
-    """Exponential moving average, shape (T,), with weight 2 / (span + 1) on the newest: 2 4 4 with
-    span 3 gives 2, 3, 3.5."""
+    """Weight 2 / (span + 1) on the newest, shape (T,): 2 4 4 with span 3 gives 2, 3, 3.5."""
     _last(values_T, 1)
     weight = 2.0 / (span + 1)
     average = float(values_T[0])
@@ -60,32 +33,30 @@ def ema(values_T: Values, span: int) -> npt.NDArray[np.float64]:
     return np.array(averages)
 
 
-def macd(values_T: Values, *, fast: int = 12, slow: int = 26, signal: int = 9) -> Macd:
-    """Moving average convergence and divergence (Appel) at the last value. Needs `slow` values."""
+def macd(values_T: Values, *, fast: int = 12, slow: int = 26, signal: int = 9) -> tuple[float, float, float]:
+    """Moving average convergence and divergence (Appel) at the last value: dif = EMA12 - EMA26, dea
+    = EMA9 of dif, histogram = 2 (dif - dea). Needs `slow` values."""
     _last(values_T, slow)
     dif_T = ema(values_T, fast) - ema(values_T, slow)
     dif, dea = float(dif_T[-1]), float(ema(dif_T, signal)[-1])
-    return Macd(dif, dea, 2.0 * (dif - dea))
+    return dif, dea, 2.0 * (dif - dea)
 
 
-def bollinger(values_T: Values, *, window: int = 20, width: float = 2.0) -> Bollinger:
-    """Mean of the last `window` values and `width` standard deviations on both sides: 2 4 4 4 5 5 7
-    9 (mean 5, deviation 2) gives 9, 5, 1."""
+def bollinger(values_T: Values, *, window: int = 20, width: float = 2.0) -> tuple[float, float, float]:
+    """Upper band, mean of the last `window` values, lower band, with `width` standard deviations on
+    both sides: 2 4 4 4 5 5 7 9 (mean 5, deviation 2) gives 9, 5, 1."""
     last = _last(values_T, window)
     middle, reach = float(np.mean(last)), width * float(np.std(last))
-    return Bollinger(middle + reach, middle, middle - reach)
+    return middle + reach, middle, middle - reach
 
 
-def volume_trend(volume_T: Values) -> VolumeTrend:
-    """Five-day mean against twenty-day mean. Twenty days of 100 but for the last five at 200: means
-    200 and 125, rising."""
+def volume_trend(volume_T: Values) -> tuple[float, float, Literal["rising", "falling", "flat"]]:
+    """Five-day mean, twenty-day mean, and whether the first is more than a tenth above the second,
+    below it, or neither. Twenty days of 100 but for the last five at 200: 200, 125, rising."""
     mean_5, mean_20 = moving_average(volume_T, 5), moving_average(volume_T, 20)
-    direction: Literal["rising", "falling", "flat"] = "flat"
     if mean_5 > mean_20 * (1 + VOLUME_TREND_SHARE):
-        direction = "rising"
-    elif mean_5 < mean_20 * (1 - VOLUME_TREND_SHARE):
-        direction = "falling"
-    return VolumeTrend(mean_5, mean_20, direction)
+        return mean_5, mean_20, "rising"
+    return mean_5, mean_20, "falling" if mean_5 < mean_20 * (1 - VOLUME_TREND_SHARE) else "flat"
 
 
 def _last(values_T: Values, window: int) -> Values:

@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 from posttrain.types import Split
 from posttrain.worlds.stocks.bars import Bars, draw_bars, trading_days
 from posttrain.worlds.stocks.codes import MARKET_WORDS, MarketName, mainland_code, market_of
-from posttrain.worlds.stocks.names import CompanyName, company_names, name_key
+from posttrain.worlds.stocks.names import company_names, name_key
 from posttrain.worlds.tools import ToolError
 
 Board: TypeAlias = Literal["main", "star", "chinext", "beijing", "hk_main"]
@@ -42,8 +42,7 @@ _HK_LOT_SIZES = (100, 200, 400, 500, 1000, 2000)
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One share on one market. `limit_pct` is how far a price may move in a day, None where there
-    is no limit; `lot_size` is in shares."""
+    """`limit_pct` is how far a price may move in a day; `lot_size` is in shares."""
 
     code: str
     market: MarketName
@@ -55,8 +54,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Company:
-    """A simulated company. At least one of `a` and `hk` is there; `aliases` are its Chinese short
-    form and its English name with the industry."""
+    """`aliases` are its Chinese short form and its English name with the industry."""
 
     company_id: str
     name_zh: str
@@ -80,9 +78,7 @@ class Company:
 
 @dataclass(frozen=True, slots=True)
 class Fundamentals:
-    """One company's figures per share in CNY cents, and the prices its listings began at, in cents
-    of their own currency. All companies earn money, so that a P/E is a positive number; one in both
-    markets has one book value, two prices and two P/B."""
+    """Figures per share in CNY cents, and the listings' first prices in cents of their currency."""
 
     earnings_cny_cents: float
     book_value_cny_cents: float
@@ -95,7 +91,6 @@ class Market:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.companies: tuple[Company, ...] = tuple(_draw_companies(seed))
-        self._by_id = {company.company_id: company for company in self.companies}
         self._by_code = {listing.code: (company, listing) for company in self.companies for listing in company.listings}
         self._by_name = {
             name_key(name): company
@@ -109,22 +104,16 @@ class Market:
         # Bounded: one listing's bars are 24 KB, and a run looks at thousands of listings.
         self._cached_bars = lru_cache(maxsize=_CACHED_LISTINGS)(self._draw_bars)
 
-    def company(self, company_id: str) -> Company:
-        """Raises KeyError where no company has the id."""
-        return self._by_id[company_id]
-
     def companies_of(self, split: Split) -> tuple[Company, ...]:
-        """The companies that only this split's tasks may be about; test_paraphrase asks about
-        test's in other words."""
+        """The companies that only this split's tasks may be about."""
         return self._splits["test" if split == "test_paraphrase" else split]
 
-    def listing(self, code: str) -> Listing:
-        """The listing of a canonical code. Raises ToolError where there is none."""
-        return self._lookup(code)[1]
-
-    def company_of(self, code: str) -> Company:
-        """The company behind a canonical code. Raises ToolError where there is none."""
-        return self._lookup(code)[0]
+    def look_up(self, code: str) -> tuple[Company, Listing]:
+        """The company and the listing of a canonical code. Raises ToolError where there is none."""
+        try:
+            return self._by_code[code]
+        except KeyError:
+            raise ToolError(f"no {MARKET_WORDS[market_of(code)]} company has the code {code}") from None
 
     def find(self, name: str, market: MarketName, *, limit: int = 5) -> list[Company]:
         """The company of that Chinese or English name or alias on a market, else up to `limit`
@@ -141,23 +130,17 @@ class Market:
         return list(holding)[:limit]
 
     def bars(self, code: str) -> Bars:
-        """The daily bars of a canonical code. Raises ToolError where it is not listed."""
+        """The daily bars of a canonical code. Raises ToolError."""
         return self._cached_bars(code)
 
     def fundamentals(self, company: Company) -> Fundamentals:
         return _draw_fundamentals(f"{self.seed}/{company.company_id}/fundamentals")
 
     def _draw_bars(self, code: str) -> Bars:
-        company, listing = self._lookup(code)
+        company, listing = self.look_up(code)
         days, key = trading_days(listing.market), f"{self.seed}/{code}/bars"
         start_cents = self.fundamentals(company).start_cents[listing.market]
         return draw_bars(days, key=key, start_cents=start_cents, limit_pct=listing.limit_pct)
-
-    def _lookup(self, code: str) -> tuple[Company, Listing]:
-        try:
-            return self._by_code[code]
-        except KeyError:
-            raise ToolError(f"no {MARKET_WORDS[market_of(code)]} company has the code {code}") from None
 
 
 def _draw_fundamentals(key: str) -> Fundamentals:
@@ -173,52 +156,37 @@ def _draw_fundamentals(key: str) -> Fundamentals:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Quote:
+def quote(market: Market, code: str) -> dict[str, float]:
     """The quote of the last trading day. Prices in the listing's currency, two decimals;
     `change_pct` in percent; `volume` in 10,000 shares; `turnover` in millions of the currency.
 
-    A suspended listing shows its last close in all prices, no change and no volume.
+    A suspended listing shows its last close in all prices, no change and no volume. Raises
+    ToolError where the code is not listed.
     """
-
-    price: float
-    change: float
-    change_pct: float
-    open: float
-    high: float
-    low: float
-    prev_close: float
-    volume: int
-    turnover: float
-    pe: float
-    pb: float
-
-
-def quote(market: Market, code: str) -> Quote:
-    """The quote of a canonical code. Raises ToolError where it is not listed."""
-    listing = market.listing(code)
+    company, listing = market.look_up(code)
     bars = market.bars(code)
-    close = int(bars.close_cents_T[-1])
-    pe, pb = _multiples(market, code, close, listing.market)
+    close, volume = int(bars.close_cents_T[-1]), int(bars.volume_T[-1])
+    opened, high, low = (int(cents_T[-1]) for cents_T in (bars.open_cents_T, bars.high_cents_T, bars.low_cents_T))
+    previous = int(bars.close_cents_T[-2])
     if bars.dates_T[-1] != trading_days(listing.market)[-1]:
-        price = close / 100
-        return Quote(price, 0.0, 0.0, price, price, price, price, 0, 0.0, pe, pb)
-    previous, opened = int(bars.close_cents_T[-2]), int(bars.open_cents_T[-1])
-    high, low, volume = int(bars.high_cents_T[-1]), int(bars.low_cents_T[-1]), int(bars.volume_T[-1])
-    return Quote(
-        price=close / 100,
-        change=(close - previous) / 100,
-        change_pct=two_decimals(100 * (close - previous) / previous),
-        open=opened / 100,
-        high=high / 100,
-        low=low / 100,
-        prev_close=previous / 100,
-        volume=volume,
+        opened = high = low = previous = close
+        volume = 0
+    close_cny_cents = close / (HKD_PER_CNY if listing.market == "hk" else 1.0)
+    fundamentals = market.fundamentals(company)
+    return {
+        "price": close / 100,
+        "change": (close - previous) / 100,
+        "change_pct": two_decimals(100 * (close - previous) / previous),
+        "open": opened / 100,
+        "high": high / 100,
+        "low": low / 100,
+        "prev_close": previous / 100,
+        "volume": volume,
         # The day's typical price times the shares: cents * 10,000 shares = 0.0001 million.
-        turnover=two_decimals((high + low + close) / 3 * volume / 10_000),
-        pe=pe,
-        pb=pb,
-    )
+        "turnover": two_decimals((high + low + close) / 3 * volume / 10_000),
+        "pe": two_decimals(close_cny_cents / fundamentals.earnings_cny_cents),
+        "pb": two_decimals(close_cny_cents / fundamentals.book_value_cny_cents),
+    }
 
 
 def two_decimals(number: float) -> float:
@@ -226,20 +194,13 @@ def two_decimals(number: float) -> float:
     return round(number, 2) + 0.0
 
 
-def _multiples(market: Market, code: str, close_cents: int, market_name: MarketName) -> tuple[float, float]:
-    """P/E and P/B."""
-    fundamentals = market.fundamentals(market.company_of(code))
-    close_cny_cents = close_cents / (HKD_PER_CNY if market_name == "hk" else 1.0)
-    pe, pb = close_cny_cents / fundamentals.earnings_cny_cents, close_cny_cents / fundamentals.book_value_cny_cents
-    return two_decimals(pe), two_decimals(pb)
-
-
 def _draw_companies(seed: int) -> list[Company]:
     """All companies in an order that says nothing about where they are listed."""
     draw = random.Random(f"{seed}/companies")
     a_listings = _draw_a_listings(draw)
     hk_listings = [
-        _hk_listing(number, draw.choice(_HK_LOT_SIZES)) for number in draw.sample(range(1, 10_000), NUM_HK_LISTINGS)
+        Listing(f"{number:05d}.HK", "hk", "hk_main", "HKD", draw.choice(_HK_LOT_SIZES), None)
+        for number in draw.sample(range(1, 10_000), NUM_HK_LISTINGS)
     ]
     pairs: list[tuple[Listing | None, Listing | None]] = list(
         zip(a_listings[:NUM_DUAL_LISTED], hk_listings[:NUM_DUAL_LISTED], strict=True)
@@ -248,7 +209,10 @@ def _draw_companies(seed: int) -> list[Company]:
     pairs += [(None, listing) for listing in hk_listings[NUM_DUAL_LISTED:]]
     draw.shuffle(pairs)
     names = company_names(len(pairs), seed=seed)
-    return [_company(number, name, pair) for number, (name, pair) in enumerate(zip(names, pairs, strict=True))]
+    return [
+        Company(f"c{number:04d}", name.zh, name.en, name.aliases, name.industry, *pair)
+        for number, (name, pair) in enumerate(zip(names, pairs, strict=True))
+    ]
 
 
 def _draw_a_listings(draw: random.Random) -> list[Listing]:
@@ -261,17 +225,8 @@ def _draw_a_listings(draw: random.Random) -> list[Listing]:
     return listings
 
 
-def _hk_listing(number: int, lot_size: int) -> Listing:
-    return Listing(f"{number:05d}.HK", "hk", "hk_main", "HKD", lot_size, None)
-
-
-def _company(number: int, name: CompanyName, pair: tuple[Listing | None, Listing | None]) -> Company:
-    return Company(f"c{number:04d}", name.zh, name.en, name.aliases, name.industry, *pair)
-
-
 def _partition(companies: Sequence[Company], seed: int) -> dict[Split, tuple[Company, ...]]:
-    """Each kind of company (mainland, Hong Kong, both) is cut in the same shares, in an order given
-    by a hash of its id."""
+    """Cuts each kind of company (mainland, Hong Kong, both) in the same shares."""
     parts: dict[Split, list[Company]] = {split: [] for split in SPLIT_PERCENT}
     for kind in ((True, False), (False, True), (True, True)):
         members = [company for company in companies if (company.a is not None, company.hk is not None) == kind]

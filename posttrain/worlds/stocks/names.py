@@ -60,8 +60,7 @@ class CompanyName:
 
 
 def company_names(count: int, *, seed: int) -> list[CompanyName]:
-    """`count` names of which no two share a form in either language. Raises ValueError where there
-    are not as many brands."""
+    """`count` names of which no two share a form. Raises ValueError where brands are too few."""
     brands = [
         (first, second)
         for first in BRAND_WORDS
@@ -69,19 +68,13 @@ def company_names(count: int, *, seed: int) -> list[CompanyName]:
         if first != second and first[0] + second[0] not in _TAKEN
     ]
     if count > len(brands):
-        raise ValueError(
-            f"{count} companies need as many brands, and two of {len(BRAND_WORDS)} words make {len(brands)}; "
-            "add brand words"
-        )
+        raise ValueError(f"{count} companies need as many brands, and the words make {len(brands)}")
     draw = random.Random(f"{seed}/names")
     return [_name(first, second, draw.choice(INDUSTRIES)) for first, second in draw.sample(brands, count)]
 
 
 def name_key(text: str) -> str:
-    """The form in which names are compared: case and white space do not matter.
-
-    `name_key(" pine  Crane")` is `pinecrane`.
-    """
+    """The form in which names are compared: ` pine  Crane` is `pinecrane`."""
     return "".join(text.split()).casefold()
 
 

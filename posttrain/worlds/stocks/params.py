@@ -11,8 +11,6 @@ LEVEL_3_TOKENS = 112  # of the longest answer that the third level asks for, by 
 
 
 class StocksFlawRates(Section):
-    """Share of the demonstrations that make the mistake, where the task gives the occasion."""
-
     wrong_market: Frac
     give_up: Frac
     indicator_mixup: Frac

@@ -122,12 +122,13 @@ def _sentences(text: str) -> dict[tuple[str, str], tuple[Sequence[str], Sequence
     }
 
 
-FIELD_WORDS = _table(_FIELD_TEXT)
+# Every entry of the tables below is a pair: the plain form, and the one of test_paraphrase.
+FIELD_WORDS = _table(_FIELD_TEXT)  # by field and language
 PURPOSE_WORDS = _table(_PURPOSE_TEXT)
-FRAMES = _sentences(_FRAME_TEXT)
+FRAMES = _sentences(_FRAME_TEXT)  # by family and language
 
 # How a market is said: outright, or by its exchange or currency. {n} is the company's name.
-_CUES: dict[tuple[str, str, MarketName], tuple[tuple[str, ...], tuple[str, ...]]] = {
+CUES: dict[tuple[str, str, MarketName], tuple[tuple[str, ...], tuple[str, ...]]] = {
     ("cue", "zh", "a"): (("A股{n}",), ("内地上市的{n}",)),
     ("cue", "zh", "hk"): (("港股{n}",), ("香港上市的{n}",)),
     ("cue", "en", "a"): (("A-share {n}",), ("{n} (mainland stock)",)),
@@ -140,11 +141,11 @@ _CUES: dict[tuple[str, str, MarketName], tuple[tuple[str, ...], tuple[str, ...]]
     ),
     ("indirect", "en", "hk"): (("HKD-priced {n}", "HKEX {n}"), ("{n} paid in HK dollars", "{n} on the HK exchange")),
 }  # fmt: skip
-_BOTH: dict[str, tuple[str, str]] = {
+BOTH: dict[str, tuple[str, str]] = {  # of a company in both markets, which leaves open which is meant
     "zh": ("两地上市的{n}", "A+H公司{n}"),
     "en": ("dual-listed {n}", "{n}, which both markets list"),
 }
-_REPLIES: dict[tuple[str, str], tuple[str, str]] = {
+REPLIES: dict[tuple[str, str], tuple[str, str]] = {  # the user's answer to `ASK: market`
     ("zh", "a"): ("A股", "看内地的"),
     ("zh", "hk"): ("港股", "看香港的"),
     ("en", "a"): ("A-share", "the mainland one"),
@@ -167,32 +168,6 @@ _CLOSINGS: dict[str, tuple[str, str]] = {
     ),
 }
 _ENDING_SPLITS: tuple[Split, ...] = ("sft", "rl", "dev", "test")
-
-
-def words_of(field: str, language: str, *, is_purpose: bool, is_paraphrase: bool) -> str:
-    """The words for a field: its name, or what it is good for."""
-    return (PURPOSE_WORDS if is_purpose else FIELD_WORDS)[field][language][is_paraphrase]
-
-
-def frames(family: str, language: str, *, is_paraphrase: bool) -> Sequence[str]:
-    """The sentences of a family."""
-    return FRAMES[family, language][is_paraphrase]
-
-
-def cues(style: str, language: str, market: MarketName, *, is_paraphrase: bool) -> Sequence[str]:
-    """The words for a market, around `{n}`."""
-    return _CUES[style, language, market][is_paraphrase]
-
-
-def on_both_markets(language: str, *, is_paraphrase: bool) -> str:
-    """The words for a company `{n}` that is listed in both markets, which leave open which is
-    meant."""
-    return _BOTH[language][is_paraphrase]
-
-
-def market_reply(language: str, market: str, *, is_paraphrase: bool) -> str:
-    """The user's answer to `ASK: market`."""
-    return _REPLIES[language, market][is_paraphrase]
 
 
 def endings(split: Split, language: str) -> list[str]:

@@ -25,7 +25,7 @@ from posttrain.worlds.stocks.fields import (
     RATIOS,
     VOLUMES,
 )
-from posttrain.worlds.stocks.phrasing import frames
+from posttrain.worlds.stocks.phrasing import FRAMES
 
 # How the company is named: by code; with its market said outright or by exchange or currency; under
 # two spellings of which one is unknown; without any word on the market (it is listed in one only);
@@ -35,8 +35,7 @@ Reference: TypeAlias = Literal["code", "cue", "indirect", "two_names", "no_cue",
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, whichever company it is about. `template` is its text form, which a task
-    carries."""
+    """A question, whichever company it is about; a task carries its `template`."""
 
     family: str
     field: str
@@ -51,12 +50,10 @@ class Question:
 
     @property
     def is_comparison(self) -> bool:
-        """True where the answer follows from the values of several listings."""
         return self.family not in ("field", "bar")
 
     @classmethod
     def from_template(cls, template: str) -> "Question":
-        """Reads `template`. Raises ValueError on any other text."""
         family, field, reference, phrase = template.split("/")
         number = phrase.removeprefix("plain").removeprefix("paraphrase")
         return cls(family, field, cast(Reference, reference), int(number), phrase.startswith("paraphrase"))
@@ -64,8 +61,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One line of the menu: drawn `weight` times as often as a line of weight 1, its fields with
-    equal chance."""
+    """One line of the menu, drawn by its weight, with each of its fields alike."""
 
     weight: int
     family: str
@@ -137,7 +133,6 @@ _STOPS = (Choice(4, "stop", "plain", ("none",)), Choice(1, "ending", "plain", ("
 
 
 def menu(cell: Cell) -> tuple[Choice, ...]:
-    """The questions of a cell."""
     if cell.side == "both":
         return _ACROSS_MARKETS[cell.difficulty]
     return _STOPS if cell.side == "none" else _MENU[cell.kind, cell.difficulty]
@@ -147,7 +142,7 @@ def draw_question(cell: Cell, rng: random.Random, *, is_paraphrase: bool) -> Que
     """One question of a cell's menu in one of its phrasings."""
     choices = menu(cell)
     (choice,) = rng.choices(choices, weights=[choice.weight for choice in choices])
-    num_phrases = len(frames(choice.family, cell.language, is_paraphrase=is_paraphrase))
+    num_phrases = len(FRAMES[choice.family, cell.language][is_paraphrase])
     return Question(
         choice.family, rng.choice(choice.fields), choice.reference, rng.randrange(num_phrases), is_paraphrase
     )

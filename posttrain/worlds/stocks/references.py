@@ -9,7 +9,7 @@ from posttrain.worlds.lookups.gold import GoldCall
 from posttrain.worlds.stocks.codes import MARKETS, MARKETS_AS_SIDES, MarketName
 from posttrain.worlds.stocks.market import Company, Listing, Market
 from posttrain.worlds.stocks.names import BRAND_WORDS, INDUSTRIES, name_key
-from posttrain.worlds.stocks.phrasing import cues, on_both_markets
+from posttrain.worlds.stocks.phrasing import BOTH, CUES
 from posttrain.worlds.stocks.questions import Question, Reference
 
 # of the companies that a cue names; the trap lies in Hong Kong
@@ -20,8 +20,8 @@ _SHARE_SHORT_NAME = 0.2  # of the names are a short form or the English name wit
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """A company in a question: its words, the searches that lead to its code, and the codes that a
-    later call may give, the likeliest first."""
+    """A company in a question: its words, the searches that lead to its code, and the forms of the
+    code that a later call may give, the likeliest first."""
 
     text: str
     searches: tuple[GoldCall, ...]
@@ -37,8 +37,7 @@ class Directory:
         self._taken = {name_key(name) for company in market.companies for name in (company.name_en, company.aliases[0])}
 
     def draw(self, split: Split, market: MarketName, reference: Reference, rng: random.Random) -> Company:
-        """A company of the split that is listed on `market`, as the reference needs it: in both
-        markets, in one only, or either."""
+        """A company of the split that is listed on `market`, and on both as the reference needs."""
         match reference:
             case "both":
                 is_dual = True
@@ -53,7 +52,6 @@ class Directory:
     def mention(
         self, company: Company, market: MarketName, question: Question, language: str, rng: random.Random
     ) -> Mention:
-        """The company as the question names it, to be looked up on `market`."""
         listing = company.on(market)
         assert listing is not None, f"{company.company_id} is not listed on {market}"
         forms = accepted_codes(listing)
@@ -72,8 +70,7 @@ class Directory:
             case "no_cue":
                 return Mention(name, (search,) if market == "a" else (search_call("a", name), search), forms)
             case "both":
-                text = on_both_markets(language, is_paraphrase=question.is_paraphrase).format(n=name)
-                return Mention(text, (search,), forms)
+                return Mention(BOTH[language][question.is_paraphrase].format(n=name), (search,), forms)
             case "cue" | "indirect":
                 return Mention(self._cued(question, language, market, name, rng), (search,), forms)
         return Mention(name, (search,), forms)
@@ -89,7 +86,7 @@ class Directory:
 
     def _cued(self, question: Question, language: str, market: MarketName, name: str, rng: random.Random) -> str:
         style = "indirect" if question.reference == "indirect" else "cue"
-        return rng.choice(cues(style, language, market, is_paraphrase=question.is_paraphrase)).format(n=name)
+        return rng.choice(CUES[style, language, market][question.is_paraphrase]).format(n=name)
 
     def _name(self, company: Company, language: str, rng: random.Random) -> str:
         short_zh, long_en = company.aliases
@@ -113,8 +110,7 @@ class Directory:
 
 
 def search_call(market: MarketName, written: str, company: Company | None = None) -> GoldCall:
-    """The search for a name as written; every name of `company` is accepted, None where it is not
-    to be found."""
+    """The search for a name as written; every name of `company` is accepted."""
     others = (company.name_zh, company.name_en, *company.aliases) if company else ()
     names: Mapping[str, tuple[JsonValue, ...]] = {"name": tuple(dict.fromkeys((written, *others)))}
     return GoldCall(
@@ -123,8 +119,7 @@ def search_call(market: MarketName, written: str, company: Company | None = None
 
 
 def code_forms(listing: Listing) -> tuple[str, ...]:
-    """The forms in which people write a code and tools take it, the canonical one first: 600519.SH,
-    600519, sh600519; 00700.HK, 00700, 0700.HK."""
+    """The forms in which people write a code: 600519.SH, 600519, sh600519; 00700.HK, 0700.HK."""
     digits, _, exchange = listing.code.partition(".")
     if listing.market == "a":
         return (listing.code, digits, exchange.lower() + digits)
@@ -133,8 +128,7 @@ def code_forms(listing: Listing) -> tuple[str, ...]:
 
 
 def accepted_codes(listing: Listing) -> tuple[str, ...]:
-    """All forms that the tools take, the canonical one first; letters' case is left to the
-    comparison."""
+    """All forms that the tools take; letters' case is left to the comparison."""
     digits, _, exchange = listing.code.partition(".")
     bare = digits.lstrip("0") if listing.market == "hk" else digits
     others = [f"{exchange}{digits}", f"{exchange}.{digits}", bare, f"{bare}.{exchange}"]

@@ -1,5 +1,4 @@
-"""Makes a task of a question: draws companies, fills in the text, and asks the market's own tools
-for the gold answer."""
+"""Makes a task of a question, and asks the market's own tools for the gold answer."""
 
 import random
 from collections.abc import Collection, Mapping, Sequence
@@ -12,7 +11,7 @@ from posttrain.worlds.lookups.schedule import Cell, Draft, offered
 from posttrain.worlds.stocks.codes import MARKETS_AS_SIDES, MarketName
 from posttrain.worlds.stocks.fields import AVERAGES, FIELDS, PRICES, Field
 from posttrain.worlds.stocks.market import Company
-from posttrain.worlds.stocks.phrasing import endings, frames, words_of
+from posttrain.worlds.stocks.phrasing import FIELD_WORDS, FRAMES, PURPOSE_WORDS, endings
 from posttrain.worlds.stocks.questions import Question
 from posttrain.worlds.stocks.references import Directory, Mention, search_call
 from posttrain.worlds.tools import Tool
@@ -188,13 +187,12 @@ class TaskDraft:
         return company.name_zh if self._cell.language == "zh" else company.name_en
 
     def _words(self, field: str | None = None) -> str:
-        is_purpose, is_paraphrase = self._cell.kind == "tool_retrieval", self._question.is_paraphrase
-        name = field or self._question.field
-        return words_of(name, self._cell.language, is_purpose=is_purpose, is_paraphrase=is_paraphrase)
+        """The name of a field; where a tool must be found, what it is good for."""
+        words = PURPOSE_WORDS if self._cell.kind == "tool_retrieval" else FIELD_WORDS
+        return words[field or self._question.field][self._cell.language][self._question.is_paraphrase]
 
     def _call(self, mention: Mention, side: MarketName) -> GoldCall:
-        """The call that tells the field. A moving average may be asked for alone or with the usual
-        ones."""
+        """A moving average may be asked for alone or with the usual ones."""
         arguments: dict[str, tuple[JsonValue, ...]] = {"code": mention.codes}
         if self._question.field in AVERAGES:
             arguments["windows"] = (None, [int(self._question.field.removeprefix("ma"))], [5, 10, 20, 60])
@@ -219,14 +217,14 @@ class TaskDraft:
 
     def _finish(self, gold: Gold, companies: Sequence[Company], **words: str) -> Draft:
         question = self._question
-        sentences = frames(question.family, self._cell.language, is_paraphrase=question.is_paraphrase)
+        sentences = FRAMES[question.family, self._cell.language][question.is_paraphrase]
         tools = _offer(list(self._tools), {call.name for call in gold.calls}, question.field, self._rng)
         text = sentences[question.phrase].format(**words)
         return Draft(text, tuple(company.company_id for company in companies), tools, gold)
 
 
 def _offer(all_tools: Sequence[str], needed: Collection[str], field: str, rng: random.Random) -> tuple[str, ...]:
-    """4 to 10 tools in the domain's order. Others that hold the field as well are left out: a right
+    """4 to 10 tools in the domain's order, and no other that tells the field as well: a right
     answer must not come from a tool that gold does not know."""
     names = set(needed or _USUAL)
     names |= {LOOK_ALIKE[name] for name in names & LOOK_ALIKE.keys()}
@@ -240,8 +238,7 @@ def _offer(all_tools: Sequence[str], needed: Collection[str], field: str, rng: r
 
 
 def combine(family: str, codes: Sequence[str], values: Sequence[Decimal], *, unit: str) -> Answer:
-    """The answer to a question about several listings: `second` of 3, 9, 5 is the code of 5;
-    `difference` is the first less the second."""
+    """`second` of 3, 9, 5 is the code of 5; `difference` is the first less the second."""
     if family == "difference":
         return Answer("number", values[0] - values[1], unit)
     places = sorted(range(len(codes)), key=lambda index: values[index], reverse=True)

@@ -8,7 +8,7 @@ word and an example of its codes. Results are short, because a small model reads
 
 import datetime
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from string import Template
 from typing import Any
 
@@ -64,8 +64,9 @@ class _MarketTools:
         if not found:
             raise ToolError(f"no {MARKET_WORDS[self._name]} company named {name!r}")
         return [
-            {"code": self._listing(company).code, "name": company.name_en if name.isascii() else company.name_zh}
+            {"code": listing.code, "name": company.name_en if name.isascii() else company.name_zh}
             for company in found
+            if (listing := company.on(self._name)) is not None
         ]
 
     def get_company_info(self, code: str) -> JsonValue:
@@ -96,7 +97,7 @@ class _MarketTools:
         return {
             **_head(company, listing),
             "currency": listing.currency,
-            **asdict(quote(self._market, listing.code)),
+            **quote(self._market, listing.code),
             "is_simulated": True,
         }
 
@@ -173,13 +174,7 @@ class _MarketTools:
         return {**_head(company, listing), "mean5": round(mean_5), "mean20": round(mean_20), "trend": direction}
 
     def _look_up(self, code: str) -> tuple[Company, Listing]:
-        code = canonical(code, self._name)
-        return self._market.company_of(code), self._market.listing(code)
-
-    def _listing(self, company: Company) -> Listing:
-        listing = company.on(self._name)
-        assert listing is not None, f"{company.company_id} was found on a market where it is not listed"
-        return listing
+        return self._market.look_up(canonical(code, self._name))
 
 
 def _head(company: Company, listing: Listing) -> dict[str, JsonValue]:

@@ -3,13 +3,12 @@
 import json
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import Message, Split, Task
 from posttrain.worlds.protocol import Expert, World
 from posttrain.worlds.scripts import ScriptedExpert
-from posttrain.worlds.tau2.databases import Databases, References
+from posttrain.worlds.tau2.databases import References
 from posttrain.worlds.tau2.expert import flawed_script, gold_script
 from posttrain.worlds.tau2.goals import goal_of, goal_text
 from posttrain.worlds.tau2.grade import SCORES
@@ -22,35 +21,29 @@ from posttrain.worlds.tools import Tool
 
 class Tau2Domain:
     """Starts the server once, to read its tools. The split `test` is tau2's `test`; sft, rl and dev
-    are disjoint parts of its `train`, in an order drawn from the world's seed, each as large as the
-    knobs say."""
+    are disjoint parts of its `train`, in an order drawn from the world's seed."""
 
     scores: Sequence[str] = SCORES
 
     def __init__(self, params: Tau2Params) -> None:
-        """Raises ConfigurationError where the package is missing, its server does not start, or the
-        knobs ask for more tasks than there are."""
         self._params = params
         self._package = load_package(params.package, domain=params.domain, server=params.server)
-        self._databases = Databases(self._package, domain=params.domain, server=params.server)
-        self._references = References(self._package, self._databases)
+        self._references = References(self._package)
         self._endpoint = UserEndpoint(params.user) if isinstance(params.user, OpenAiUserParams) else None
         self._ids = self._split_ids()
         self.name = f"tau2_{params.domain}"
-        self.tools: Mapping[str, Tool] = agent_tools(self._databases.server().tools(), self._package.write_tools)
+        self.tools: Mapping[str, Tool] = agent_tools(self._package.mcp_server().tools(), self._package.write_tools)
 
     def tasks(self, split: Split, count: int) -> list[Task]:
-        ids = self._ids[split]
         if split == "test_paraphrase":
             return []
+        ids = self._ids[split]
         if count > len(ids):
             raise ValueError(f"{count} {split} tasks are asked for, and {self.name} has {len(ids)} of them")
         return [self._task(task_id, split) for task_id in ids[:count]]
 
     def open(self, task: Task) -> World:
-        return Tau2World(
-            task, self.tools, databases=self._databases, references=self._references, user=self._user(task)
-        )
+        return Tau2World(task, self.tools, package=self._package, references=self._references, user=self._user(task))
 
     def expert(self, task: Task, *, seed: int, is_flawless: bool, reasoning_frac: float) -> Expert:
         draw = random.Random(f"tau2 {task.task_id} {seed}")
@@ -77,39 +70,28 @@ class Tau2Domain:
 
     def _task(self, task_id: str, split: Split) -> Task:
         raw = self._package.tasks[task_id]
-        goal = goal_text(raw)
-        num_writes = _num_writes(raw, self._package.write_tools)
+        actions = (raw["evaluation_criteria"] or {}).get("actions") or ()
+        num_writes = sum(action["name"] in self._package.write_tools for action in actions)
         return Task(
             task_id=f"tau2/{self._params.domain}/{task_id}",
             split=split,
             messages=(Message("system", self._package.policy),),
             tools=tuple(self.tools),
             labels={"domain": self._params.domain, "writes": str(num_writes) if num_writes < 3 else "3+"},
-            goal=goal,
+            goal=goal_text(raw),
         )
 
     def _split_ids(self) -> dict[Split, Sequence[str]]:
         params = self._params
-        train = list(self._package.splits["train"])
+        train, test = list(self._package.splits["train"]), self._package.splits["test"]
         random.Random(f"tau2 {params.domain} {params.seed}").shuffle(train)
         sft_end = params.num_sft_tasks
         rl_end = sft_end + params.num_rl_tasks
         dev_end = rl_end + params.num_dev_tasks
-        test = list(self._package.splits["test"])
         if dev_end > len(train) or params.num_test_tasks > len(test):
             raise ConfigurationError(
                 f"tau2's {params.domain} has {len(train)} train and {len(test)} test tasks, and world asks for "
                 f"{params.num_sft_tasks} + {params.num_rl_tasks} + {params.num_dev_tasks} (sft, rl, dev) and "
                 f"{params.num_test_tasks} (test): lower num_sft_tasks and its like, splits share no task"
             )
-        parts: dict[Split, Sequence[str]] = {
-            "sft": train[:sft_end],
-            "rl": train[sft_end:rl_end],
-            "dev": train[rl_end:dev_end],
-        }
-        return {**parts, "test": test, "test_paraphrase": []}
-
-
-def _num_writes(raw: Mapping[str, Any], write_tools: frozenset[str]) -> int:
-    actions = (raw["evaluation_criteria"] or {}).get("actions") or ()
-    return sum(action["name"] in write_tools for action in actions)
+        return {"sft": train[:sft_end], "rl": train[sft_end:rl_end], "dev": train[rl_end:dev_end], "test": test}

@@ -1,5 +1,4 @@
-"""Scripts of the expert: the reference calls of a task and what must be said; or both with
-flaws."""
+"""Scripts of the expert: a task's reference calls and what must be said; or both with flaws."""
 
 import random
 from collections.abc import Sequence
@@ -14,16 +13,14 @@ _TRANSFERRED = "YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON."
 
 
 def gold_script(goal: Goal, *, is_reasoning: bool = False) -> Script:
-    """The calls in order, a message each, then the last words; said again as often as the user goes
-    on."""
+    """The calls in order, a message each, then the last words, as often as the user goes on."""
     return script(goal.actions, last_words(goal), is_reasoning=is_reasoning)
 
 
 def flawed_script(
     goal: Goal, rates: Tau2FlawRates, *, write_tools: frozenset[str], draw: random.Random, is_reasoning: bool
 ) -> Script:
-    """The same with what `draw` gives of the flaws: a call that writes is left out, one that reads
-    is made twice."""
+    """The same with flaws: a call that writes is left out, one that reads is made twice."""
     actions = list(goal.actions)
     writes = [place for place, action in enumerate(actions) if action.name in write_tools]
     if writes and draw.random() < rates.dropped_write:
@@ -36,7 +33,6 @@ def flawed_script(
 
 
 def script(actions: Sequence[Action], words: str, *, is_reasoning: bool = False) -> Script:
-    """These calls and these last words."""
     for action in actions:
         yield call(action.name, action.arguments, reasoning=f"Next: {action.name}." if is_reasoning else None)
     while True:

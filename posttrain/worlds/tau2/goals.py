@@ -1,24 +1,24 @@
-"""The goal of a tau2 task and the scenario of its user: read from the package's `tasks.json`,
-carried in `Task.goal`."""
+"""The goal of a tau2 task and the scenario of its user, read from `tasks.json`."""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from posttrain.runtime.exits import ConfigurationError
-from posttrain.types import JsonValue, Task
+from posttrain.types import Task
 
 _GRADED = ("DB", "COMMUNICATE", "ACTION")  # of tau2's RewardType; the others ask a model or the domain's own code
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A call that the reference makes. `compared` names the arguments that count where calls are
-    compared; None is all of a made call's."""
+    """A call of the reference; `compared` names the arguments that count, None all of a call's."""
 
     name: str
-    arguments: Mapping[str, JsonValue]
+    arguments: Mapping[str, Any]
     compared: tuple[str, ...] | None = None
 
     def is_made_by(self, name: str, arguments: Mapping[str, Any]) -> bool:
@@ -42,8 +42,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """`communicated` are texts that the agent must say; `basis` names what counts: DB, COMMUNICATE,
-    ACTION."""
+    """`communicated` must be said; `basis` names what counts: DB, COMMUNICATE, ACTION."""
 
     actions: tuple[Action, ...]
     communicated: tuple[str, ...]
@@ -57,55 +56,40 @@ def goal_text(task: Mapping[str, Any]) -> str:
     user's."""
     criteria: Mapping[str, Any] = task["evaluation_criteria"] or {}
     basis = criteria.get("reward_basis") or ["DB", "COMMUNICATE"]
+    actions = criteria.get("actions") or ()
     unknown = sorted(set(basis) - set(_GRADED))
     if any((task.get("initial_state") or {}).values()):
         unknown.append("initial_state")
-    if task.get("user_tools"):
-        unknown.append("user_tools")
-    if any(action.get("requestor", "assistant") != "assistant" for action in criteria.get("actions") or ()):
-        unknown.append("actions of the user")
+    if task.get("user_tools") or any(action.get("requestor", "assistant") != "assistant" for action in actions):
+        unknown.append("tools of the user")
     if unknown:
         raise ConfigurationError(
             f"task {task['id']} of tau2 has {', '.join(unknown)}, and only {', '.join(_GRADED)} are graded here: "
             "its verdict would be another than tau2's; name another domain"
         )
     instructions = task["user_scenario"]["instructions"]
-    scenario_texts = instructions if isinstance(instructions, dict) else {"task_instructions": instructions}
-    scenario = {
-        "persona": task["user_scenario"].get("persona") or "",
-        "reason_for_call": scenario_texts.get("reason_for_call") or "",
-        "known_info": scenario_texts.get("known_info") or "",
-        "unknown_info": scenario_texts.get("unknown_info") or "",
-        "instructions": scenario_texts.get("task_instructions") or "",
-    }
-    actions = [
-        {"name": action["name"], "arguments": action["arguments"], "compared": action.get("compare_args")}
-        for action in criteria.get("actions") or ()
-    ]
-    goal = {
-        "actions": actions,
-        "communicated": criteria.get("communicate_info") or [],
-        "basis": basis,
-        "scenario": scenario,
-    }
-    return json.dumps(goal, ensure_ascii=False, sort_keys=True)
+    texts = instructions if isinstance(instructions, dict) else {"task_instructions": instructions}
+    goal = Goal(
+        tuple(Action(action["name"], action["arguments"], action.get("compare_args")) for action in actions),
+        tuple(criteria.get("communicate_info") or ()),
+        tuple(basis),
+        Scenario(
+            persona=task["user_scenario"].get("persona") or "",
+            reason_for_call=texts.get("reason_for_call") or "",
+            known_info=texts.get("known_info") or "",
+            unknown_info=texts.get("unknown_info") or "",
+            instructions=texts.get("task_instructions") or "",
+        ),
+    )
+    return json.dumps(asdict(goal), ensure_ascii=False, sort_keys=True)
 
 
 def goal_of(task: Task) -> Goal:
     """The goal that a task carries."""
-    raw = json.loads(task.goal)
-    return Goal(
-        actions=tuple(
-            Action(action["name"], action["arguments"], _names(action["compared"])) for action in raw["actions"]
-        ),
-        communicated=tuple(raw["communicated"]),
-        basis=tuple(raw["basis"]),
-        scenario=Scenario(**raw["scenario"]),
-    )
+    return _GOAL.validate_json(task.goal)
 
 
-def _names(compared: Sequence[str] | None) -> tuple[str, ...] | None:
-    return None if compared is None else tuple(compared)
+_GOAL = TypeAdapter(Goal)
 
 
 def _only(arguments: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

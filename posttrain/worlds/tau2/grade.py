@@ -7,8 +7,7 @@ agent's message of neither words nor calls, which is an error for tau2's orchest
 airline's tasks want nothing changed, and silence would pass them.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from posttrain.types import Outcome, StopReason, Trajectory
 from posttrain.worlds.made_calls import MadeCall, agent_messages, calls_made
@@ -19,10 +18,10 @@ _ENDED = frozenset({StopReason.DONE, StopReason.WORLD_OVER, StopReason.STOP_TOOL
 
 
 def grade(trajectory: Trajectory, goal: Goal, *, is_database_right: bool, write_tools: frozenset[str]) -> Outcome:
-    """`database`: 0 or 1; `communicated` and `actions`: shares of what was to be said and to be
-    called, 1.0 where that is nothing."""
+    """`communicated` and `actions` are shares, 1.0 where nothing is to be said or called."""
     calls = calls_made(trajectory)
-    said = [text.lower().replace(",", "") for text in _texts(trajectory)]
+    messages = [message for _, message in agent_messages(trajectory)]
+    said = [message.content.lower().replace(",", "") for message in messages]
     scores = {
         "database": float(is_database_right),
         "communicated": _share([any(fact.lower() in text for text in said) for fact in goal.communicated]),
@@ -31,8 +30,7 @@ def grade(trajectory: Trajectory, goal: Goal, *, is_database_right: bool, write_
     counted = {"DB": "database", "COMMUNICATE": "communicated", "ACTION": "actions"}
     missed = [counted[part] for part in goal.basis if scores[counted[part]] < 1]
     is_ended = trajectory.stop_reason in _ENDED
-    is_silent = not all(message.content.strip() or message.tool_calls for _, message in agent_messages(trajectory))
-    if is_silent:
+    if not all(message.content.strip() or message.tool_calls for message in messages):
         missed = ["words"]
     success = is_ended and not missed
     return Outcome(
@@ -54,10 +52,10 @@ def is_strict(calls: Sequence[MadeCall], goal: Goal, write_tools: frozenset[str]
         if not call.is_executed:
             return False
         if call.name in write_tools:
-            made = next((action for action in left if _is_same(call.arguments, action.arguments)), None)
-            if made is None or made.name != call.name:
+            made = [action for action in left if (action.name, action.arguments) == (call.name, call.arguments)]
+            if not made:
                 return False
-            left.remove(made)
+            left.remove(made[0])
     return True
 
 
@@ -69,16 +67,8 @@ _FAILURES = {
 }
 
 
-def _texts(trajectory: Trajectory) -> list[str]:
-    return [message.content for _, message in agent_messages(trajectory)]
-
-
 def _makes(call: MadeCall, action: Action) -> bool:
     return call.arguments is not None and action.is_made_by(call.name, call.arguments)
-
-
-def _is_same(arguments: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> bool:
-    return arguments is not None and dict(arguments) == dict(wanted)
 
 
 def _share(checks: Sequence[bool]) -> float:

@@ -9,8 +9,7 @@ from posttrain.worlds.params import WorldParams
 
 
 class ScriptedUserParams(Section):
-    """Says what its scenario says, agrees to whatever is asked, and leaves when nothing is asked:
-    for tests and for demonstrations."""
+    """Says what its scenario says, agrees to all that is asked, and leaves when nothing is."""
 
     type: Literal["scripted"]
 

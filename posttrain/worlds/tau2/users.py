@@ -1,8 +1,7 @@
 """The simulated user of an episode: scripted, or a model behind an OpenAI-compatible endpoint.
 
 The endpoint and its key are `POSTTRAIN_USER_BASE_URL` and `POSTTRAIN_USER_API_KEY`, or
-`OPENAI_BASE_URL` and `OPENAI_API_KEY`. `POSTTRAIN_USER_…` also bounds how many may ask at once, how
-often and for what money (`posttrain/runtime/endpoint_limits.py`), apart from the policy's account.
+`OPENAI_BASE_URL` and `OPENAI_API_KEY`; its limits are of `posttrain/runtime/endpoint_limits.py`.
 A model reads what was said and nothing of the agent's calls, and is not the same twice: a replayed
 episode may meet other words. The marks that end a conversation are tau2's; an agent never reads
 them."""
@@ -47,8 +46,7 @@ class User(Protocol):
 
     async def speak(self, said: Sequence[str]) -> str:
         """The next words. `said` is the conversation in turns: the user's first words, the agent's
-        answer, and so on; empty before the first. Raises WorldFailed where there are none to be
-        had."""
+        answer, and so on. Raises WorldFailed where there are none to be had."""
         ...
 
     async def close(self) -> None: ...
@@ -62,7 +60,6 @@ class ScriptedUser:
         self._scenario = scenario
 
     async def speak(self, said: Sequence[str]) -> str:
-        """The same words in the same conversation."""
         scenario = self._scenario
         if not said:
             return "\n".join(filter(None, (scenario.reason_for_call, scenario.known_info))) or scenario.instructions
@@ -73,11 +70,10 @@ class ScriptedUser:
         return scenario.instructions if len(said) == 2 and scenario.instructions else "Yes, please go ahead."
 
     async def close(self) -> None:
-        """Nothing is open."""
+        pass
 
 
 def is_end(words: str) -> bool:
-    """True where the user ends the conversation with these words."""
     return any(mark in words for mark in STOP_MARKS)
 
 
@@ -85,7 +81,6 @@ class UserEndpoint:
     """The endpoint that all episodes of a domain share, with its limits."""
 
     def __init__(self, params: OpenAiUserParams, environment: Mapping[str, str] = os.environ) -> None:
-        """Raises ConfigurationError where the environment has no key, or a number that is none."""
         self.params = params
         self.url = environment.get("POSTTRAIN_USER_BASE_URL") or environment.get(
             "OPENAI_BASE_URL", "https://api.openai.com/v1"
@@ -105,7 +100,8 @@ class UserEndpoint:
 
 
 class OpenAiUser:
-    """A user that a model plays."""
+    """A user that a model plays. Raises WorldFailed where the endpoint gives no words,
+    ConfigurationError where it refuses whatever is asked."""
 
     def __init__(self, scenario: Scenario, shared: UserEndpoint) -> None:
         self._shared = shared
@@ -115,8 +111,6 @@ class OpenAiUser:
         )
 
     async def speak(self, said: Sequence[str]) -> str:
-        """Raises WorldFailed where the endpoint gives no words, ConfigurationError where it refuses
-        whatever is asked."""
         params = self._shared.params
         body = {
             "model": params.model,
@@ -152,7 +146,6 @@ class OpenAiUser:
 
 
 def scenario_text(scenario: Scenario) -> str:
-    """The scenario as the model reads it; what is empty is left out."""
     parts = {
         "Persona": scenario.persona,
         "Reason for the call": scenario.reason_for_call,
@@ -174,8 +167,7 @@ def _words(answer: JsonValue) -> str:
 
 
 def _num_tokens(answer: JsonValue) -> list[float]:
-    """Tokens read and written, as the endpoint counted them; 0 where it does not say. Raises
-    BadNumber."""
+    """Tokens read and written, as the endpoint counted them; 0 where it does not say."""
     usage = answer.get("usage") if isinstance(answer, dict) else None
     counts = [usage.get(name) if isinstance(usage, dict) else 0 for name in ("prompt_tokens", "completion_tokens")]
     return [number(count or 0, "its count of tokens", low=0) for count in counts]

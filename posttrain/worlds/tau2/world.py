@@ -1,10 +1,9 @@
-"""One episode of a tau2 task: a database of its own on a shared server, and a user.
+"""One episode of a tau2 task: a database of its own, and a user.
 
-An agent sees the server's tools without the `state_key`, which the world puts in, and without those
-that serve the benchmark; a result is what tau2 shows, without the server's notes.
+An agent sees the server's tools without the `state_key` and without those that serve the benchmark;
+a result is what tau2 shows, without the server's notes.
 """
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,9 +12,10 @@ from typing import Any
 from posttrain.runtime.limits import MAX_REPLY_CHARS, clip
 from posttrain.types import JsonValue, Message, Outcome, Task, Trajectory
 from posttrain.worlds.protocol import WorldFailed
-from posttrain.worlds.tau2.databases import Database, Databases, References
+from posttrain.worlds.tau2.databases import Database, References
 from posttrain.worlds.tau2.goals import goal_of
 from posttrain.worlds.tau2.grade import grade
+from posttrain.worlds.tau2.package import Tau2Package
 from posttrain.worlds.tau2.users import User, is_end
 from posttrain.worlds.tools import Tool, ToolError, json_or_text
 
@@ -26,17 +26,16 @@ CallServer = Callable[[str, Mapping[str, Any]], Awaitable[JsonValue]]
 
 
 class Tau2World:
-    """The database is taken with the first call: an episode without one starts no server."""
+    """`described` are the tools, not yet bound to an episode."""
 
     def __init__(
-        self, task: Task, described: Mapping[str, Tool], *, databases: Databases, references: References, user: User
+        self, task: Task, described: Mapping[str, Tool], *, package: Tau2Package, references: References, user: User
     ) -> None:
         self._task, self._goal, self._user = task, goal_of(task), user
-        self._databases, self._references = databases, references
-        self._tools = {name: _bound(described[name], self._call) for name in task.tools}
-        self._database: Database | None = None
+        self._package, self._references = package, references
+        self._database = Database(package, task.task_id)
+        self._tools = {name: _bound(described[name], self._database.call) for name in task.tools}
         self._said: list[str] = []
-        self._taking = asyncio.Lock()
 
     def tools(self) -> Mapping[str, Tool]:
         return self._tools
@@ -57,25 +56,15 @@ class Tau2World:
         return None if is_end(words) else words
 
     async def grade(self, trajectory: Trajectory) -> Outcome:
-        left = self._database.digest() if self._database is not None else self._references.untouched
-        is_right = left == await self._references.digest(self._task)
-        return grade(trajectory, self._goal, is_database_right=is_right, write_tools=self._references.write_tools)
+        is_right = self._database.digest() == await self._references.digest(self._task)
+        return grade(trajectory, self._goal, is_database_right=is_right, write_tools=self._package.write_tools)
 
     async def close(self) -> None:
-        database, self._database = self._database, None
-        if database is not None:
-            await self._databases.give_back(database)
+        await self._database.close()
         await self._user.close()
-
-    async def _call(self, name: str, arguments: Mapping[str, Any]) -> JsonValue:
-        async with self._taking:
-            if self._database is None:
-                self._database = await self._databases.take(self._task.task_id)
-        return await self._database.call(name, arguments)
 
 
 def agent_tools(served: Mapping[str, Tool], write_tools: frozenset[str]) -> dict[str, Tool]:
-    """The tools that an agent sees, by name; they describe and cannot be called."""
     return {
         name: replace(tool, parameters=_without_key(tool.parameters), is_read_only=name not in write_tools)
         for name, tool in served.items()
@@ -84,8 +73,6 @@ def agent_tools(served: Mapping[str, Tool], write_tools: frozenset[str]) -> dict
 
 
 def _bound(tool: Tool, call_server: CallServer) -> Tool:
-    """The tool for one episode."""
-
     async def call(**arguments: Any) -> JsonValue:
         try:
             return _shown(await call_server(tool.name, arguments))
@@ -96,8 +83,7 @@ def _bound(tool: Tool, call_server: CallServer) -> Tool:
 
 
 def _shown(answer: JsonValue) -> JsonValue:
-    """The part of a server's answer that an agent reads: tau2's message, as JSON where it is
-    JSON."""
+    """The part of a server's answer that an agent reads: tau2's message, read where it is JSON."""
     message = answer.get("tau2_tool_message") if isinstance(answer, dict) else None
     if not isinstance(message, dict):
         return answer

@@ -74,8 +74,7 @@ _TEXTS: dict[tuple[str, str], tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One good. `codes` and `shelf` have an entry for each shop that holds it; `shelf` has the
-    values that the tools give."""
+    """`codes` and `shelf` (the values that the tools give) have an entry for each shop."""
 
     item_id: str
     names: Mapping[str, str]
@@ -102,8 +101,7 @@ class ToyHandbook:
         return str(json.loads(content)["code"])
 
     def answer(self, task: Task, contents: Sequence[str]) -> Answer:
-        """The dearer one's code, a price, or the number of the one thing that the result counts
-        (with both on the shelf's, what was asked)."""
+        """The dearer one's code, a price, or the number that the result counts."""
         results = [json.loads(content, parse_float=Decimal) for content in contents]
         asked = task.template.partition("/")[0]
         if asked == "dearer":
@@ -120,8 +118,7 @@ class ToyHandbook:
 
 
 class ToyDomain(LookupDomain):
-    """200 goods, a quarter for each of sft, rl, dev and test; `test_paraphrase` asks about test's
-    goods in other words."""
+    """200 goods, a quarter for each of sft, rl, dev and test."""
 
     name = "toy"
     handbook = ToyHandbook()
@@ -169,8 +166,7 @@ class ToyDomain(LookupDomain):
         return task_of(draft, cell, SHOPS_AS_SIDES.label, split=split, template=template, system=SYSTEM)
 
     def _draw(self, cell: Cell, split: Split, asked: str, rng: random.Random) -> list[Item]:
-        """Two goods on the right shelf with different prices. Where nothing says which shop, the
-        good is in both (ask back) or in one only."""
+        """Two goods with different prices, the first in one or both shops as the cell needs."""
         shop = "north" if cell.side == "none" else cell.side
         mine = self._items[_GOODS_SPLITS.index("test" if split == "test_paraphrase" else split) :: len(_GOODS_SPLITS)]
         fitting = [item for item in mine if shop in item.codes]
@@ -197,8 +193,7 @@ def _askable(cell: Cell) -> tuple[str, ...]:
 
 
 def _mention(item: Item, cell: Cell, asked: str) -> str:
-    """By code at difficulty 1, by name with the shop at 2, by name alone at 3; timing tasks name
-    the good only."""
+    """By code at difficulty 1, by name and shop at 2, by name at 3; timing tasks by name alone."""
     name = item.names[cell.language]
     if cell.kind == "timing_decision" or (cell.difficulty == 3 and asked != "dearer"):
         return name

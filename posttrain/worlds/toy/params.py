@@ -9,8 +9,6 @@ from posttrain.worlds.params import WorldParams
 
 
 class ToyFlawRates(Section):
-    """Share of the demonstrations that make the mistake, where the task gives the occasion."""
-
     wrong_shop: Frac
     give_up: Frac
     look_alike: Frac

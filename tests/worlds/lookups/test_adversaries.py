@@ -201,32 +201,6 @@ def test_the_worst_strict_success_earns_more_than_anything_else_and_the_worst_su
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_the_order_holds_across_tasks_too(world):
-    every = [one for plays in episodes(world)[1] for one in plays.values()]
-    strict = [one for one in every if one.is_strict_success]
-    success = [one for one in every if one.is_success]
-    assert min(rewards(strict)) > max(rewards([one for one in every if not one.is_strict_success]))
-    assert min(rewards(success)) > max(rewards([one for one in every if not one.is_success]))
-
-
-@pytest.mark.parametrize("world", WORLDS)
-def test_who_calls_all_tools_or_both_twins_succeeds_and_not_strictly_where_a_call_is_needed(world):
-    tasks, played = episodes(world)
-    num_others = 0
-    for task, plays in zip(tasks, played, strict=True):
-        wanted = gold_of(task)
-        assert plays["gold"].is_strict_success, task
-        assert plays["both_twins"].is_success, task
-        assert plays["both_twins"].is_strict_success == (not wanted.calls), task
-        is_other_offered = {call.name for call in wanted.calls} < set(task.tools)
-        num_others += is_other_offered
-        for name in ("all_tools", "all_tools_at_once"):
-            assert plays[name].is_success == bool(wanted.calls), (name, task)
-            assert plays[name].is_strict_success == (bool(wanted.calls) and not is_other_offered), (name, task)
-    assert num_others > 0.9 * len(tasks)
-
-
-@pytest.mark.parametrize("world", WORLDS)
 def test_what_each_of_the_others_comes_to(world):
     for task, plays in zip(*episodes(world), strict=True):
         wanted = gold_of(task)
@@ -242,11 +216,3 @@ def test_what_each_of_the_others_comes_to(world):
         assert repeated.scores["redundant_call"] == bool(wanted.calls)
         if wanted.calls:
             assert repeated.reward < plays["gold"].reward
-
-
-@pytest.mark.parametrize("world", WORLDS)
-def test_a_play_that_is_no_success_has_a_class_and_no_other_has(world):
-    for plays in episodes(world)[1]:
-        for name, one in plays.items():
-            assert one.outcome is not None
-            assert bool(one.outcome.failure) == (not one.is_success), name

@@ -8,6 +8,7 @@ from posttrain.types import StopReason, Task, Trajectory
 from posttrain.worlds.lookups.failures import failure_of
 from posttrain.worlds.lookups.gold import GoldCall
 from posttrain.worlds.lookups.grade import grade
+from posttrain.worlds.lookups.matching import read
 from posttrain.worlds.stocks.codes import MARKETS_AS_SIDES
 from posttrain.worlds.toy.domain import SHOPS_AS_SIDES
 from tests.worlds.lookups.play import ERROR, INFO, PRICE, call, played, result, say, task, user
@@ -19,7 +20,7 @@ ASK = [say("ASK: market"), user()]
 
 def class_of(trajectory: Trajectory, task: Task) -> str:
     outcome = grade(trajectory, task, sides=MARKETS_AS_SIDES, tools={})
-    assert outcome.success or outcome.failure == failure_of(trajectory, task, MARKETS_AS_SIDES)
+    assert outcome.success or outcome.failure == failure_of(read(trajectory, task), MARKETS_AS_SIDES)
     return outcome.failure
 
 
@@ -87,4 +88,4 @@ def test_the_classes_of_sides_bear_the_worlds_own_word_for_them():
         for reasoning in (None, "shop: south")
     ]
     south = replace(south, tools=("get_shelf", "get_south_shelf"))
-    assert [failure_of(one, south, SHOPS_AS_SIDES) for one in episodes] == ["wrong_shop", "shop_flip"]
+    assert [failure_of(read(one, south), SHOPS_AS_SIDES) for one in episodes] == ["wrong_shop", "shop_flip"]

@@ -1,9 +1,9 @@
 import pytest
 
 from posttrain.worlds.lookups.gold import GoldCall, gold_of
-from posttrain.worlds.lookups.matching import Decision, decision, final_answer, fits, holds, match_calls
+from posttrain.worlds.lookups.matching import Decision, fits, holds, match_calls, read
 from posttrain.worlds.made_calls import MadeCall, calls_made
-from tests.worlds.lookups.play import ANSWER, ERROR, INFO, OK, PRICE, call, played, result, say, task
+from tests.worlds.lookups.play import ERROR, INFO, OK, PRICE, call, played, result, say, task
 
 
 def made(name: str, arguments: object) -> MadeCall:
@@ -41,7 +41,7 @@ def test_a_list_fits_item_by_item():
 
 def test_every_message_takes_one_decision():
     messages = [call(), say("ASK: market"), say(), say("It rose."), say("")]
-    assert [decision(message) for message in messages] == [
+    assert read(played(*messages), task(PRICE)).decisions == [
         Decision.CALL,
         Decision.ASK,
         Decision.ANSWER,
@@ -51,8 +51,8 @@ def test_every_message_takes_one_decision():
 
 
 def test_an_answer_before_a_later_call_is_not_the_final_one():
-    assert final_answer(played(say(), call())) is None
-    assert final_answer(played()) is None
+    assert read(played(say(), call()), task(PRICE)).answer is None
+    assert read(played(), task(PRICE)).answer is None
 
 
 def test_a_gold_call_is_matched_once():
@@ -66,12 +66,3 @@ def test_an_answer_is_held_only_by_a_call_that_came_back_without_error():
     assert holds(calls_made(played(*right)), gold)
     assert not holds(calls_made(played(*right[:3], result(ERROR))), gold)
     assert not holds(calls_made(played(*right[:3])), gold)
-
-
-def test_where_no_call_is_right_any_call_lets_go_of_the_answer():
-    assert holds([], gold_of(task()))
-    assert not holds(calls_made(played(call(), result())), gold_of(task()))
-
-
-def test_the_answer_line_is_read_after_reasoning_in_the_text():
-    assert final_answer(played(say("The quote says so.\n" + ANSWER))) is not None

@@ -1,10 +1,7 @@
 """A task's identity: what a world gains leaves the tasks that do without it as they were."""
 
-import random
-
 import pytest
 
-from posttrain.worlds.lookups.schedule import offered
 from posttrain.worlds.stocks.domain import StocksDomain
 from posttrain.worlds.tools import tool_from
 from posttrain.worlds.toy.domain import ToyDomain
@@ -43,19 +40,3 @@ def test_a_tool_that_is_added_leaves_the_tasks_that_do_not_offer_it_as_they_were
     for old, new in zip(before, after, strict=True):
         assert (old.messages, old.goal, old.entities) == (new.messages, new.goal, new.entities)
         assert (old.task_id != new.task_id) == (NEW in new.tools)
-
-
-def test_of_the_tools_offered_a_new_one_displaces_one_at_most():
-    names = [f"tool{index}" for index in range(12)]
-    num_displaced = 0
-    for seed in range(200):
-        old, new = (offered(some, 5, random.Random(seed)) for some in (names, [NEW, *names]))
-        assert len(old) == len(new) == 5
-        assert len(old - new) == (NEW in new)
-        num_displaced += NEW in new
-    assert 40 < num_displaced < 120  # five of thirteen
-
-
-def test_as_many_are_offered_as_there_are():
-    assert offered(["a", "b"], 5, random.Random(1)) == {"a", "b"}
-    assert offered(["a", "b"], 0, random.Random(1)) == set()

@@ -5,24 +5,23 @@ import pytest
 
 from posttrain.rewards.length_penalty import length_penalty
 from posttrain.types import Message, Task, ToolCall, Trajectory
+from posttrain.worlds.lookups import scores
 from posttrain.worlds.lookups.gold import Answer
-from posttrain.worlds.lookups.matching import steps_taken
-from posttrain.worlds.lookups.scores import (
-    accuracy,
-    completion,
-    efficiency,
-    format_error,
-    is_strict,
-    redundant_call,
-    step,
-    timing,
-    tool_accuracy,
-    wrong_tool,
-)
-from posttrain.worlds.lookups.scores import format as format_score
+from posttrain.worlds.lookups.matching import read
 from posttrain.worlds.tools import Tool
 from tests.worlds.lookups.play import ANSWER, ERROR, INFO, PRICE, call, played, result, say, task, user, with_tokens
 
+
+def of(score):
+    """The score as a function of trajectory and task."""
+    return lambda trajectory, task, *more: score(read(trajectory, task), *more)
+
+
+accuracy, completion, efficiency, step, timing = map(
+    of, (scores.accuracy, scores.completion, scores.efficiency, scores.step, scores.timing)
+)
+tool_accuracy, is_strict, format_score = map(of, (scores.tool_accuracy, scores.is_strict, scores.format))
+format_error, redundant_call, wrong_tool = map(of, (scores.format_error, scores.redundant_call, scores.wrong_tool))
 INFO_CALL = call("get_hk_company_info")
 WRONG_CALL = call("get_realtime_quote")
 DONE = task(answer=Answer("choice", "done"))
@@ -32,34 +31,10 @@ def is_success(trajectory: Trajectory, task: Task) -> bool:
     return completion(trajectory, task).value == 1
 
 
-def test_the_shortest_plan_succeeds():
-    assert completion(played(call(), result(), say()), task(PRICE)).value == 1.0
-
-
-@pytest.mark.parametrize(
-    ("answer", "is_right"),
-    [
-        ("ANSWER: 380.2 HKD", True),
-        ("ANSWER: 38.02 HKD", False),
-        ("ANSWER: 3802 HKD", False),
-        ("ANSWER: 380.20 CNY", False),
-        ("ANSWER: 380.20", False),
-        ("The price is 380.20 HKD", False),
-        ("ANSWER: 380.20 HKD\nor so", False),
-    ],
-)
-def test_success_needs_the_value_with_its_unit_on_the_last_line(answer, is_right):
-    assert is_success(played(call(), result(), say(answer)), task(PRICE)) is is_right
-
-
 def test_a_right_value_without_the_call_that_holds_it_is_a_guess():
     score = completion(played(say()), task(PRICE))
     assert score.value == 0.0
     assert score.feedback == "The answer is in the result of get_hk_realtime_quote."
-
-
-def test_a_right_value_from_the_wrong_market_does_not_count():
-    assert not is_success(played(WRONG_CALL, result(), say()), task(PRICE))
 
 
 def test_a_call_where_none_is_right_fails_the_task():
@@ -74,10 +49,6 @@ def test_a_market_in_doubt_must_be_asked_before_the_first_call():
     assert not is_success(played(call(), result(), say()), ambiguous)
     assert not is_success(played(call(), result(), ask, user(), say()), ambiguous)
     assert not is_success(played(say("ASK: date"), user(), call(), result(), say()), ambiguous)
-
-
-def test_wrong_calls_on_the_way_do_not_undo_a_success():
-    assert is_success(played(WRONG_CALL, result(ERROR), call(), result(), say()), task(PRICE))
 
 
 def test_a_call_outside_of_what_the_goal_accepts_undoes_strictness_and_repeating_a_gold_call_does_not():
@@ -118,11 +89,7 @@ def test_two_calls_in_one_message_are_two_steps():
         "assistant", tool_calls=(call().tool_calls[0], ToolCall("call_2", "get_hk_company_info", '{"code":"00700.HK"}'))
     )
     played_at_once = played(both, result(), Message("tool", "{}", tool_call_id="call_2"), say())
-    assert steps_taken(played_at_once) == 3
-
-
-def test_a_quick_failure_is_not_efficient():
-    assert efficiency(played(say("ANSWER: 1 HKD")), task(PRICE)).value == 0.0
+    assert efficiency(played_at_once, task(PRICE)).value == 2 / 3
 
 
 def test_a_needless_question_makes_two_of_three_decisions_timely():
@@ -146,22 +113,10 @@ def test_a_question_that_is_due_is_due_once_and_before_the_call():
     )  # the call came too early, the question too late
 
 
-def test_stopping_when_done_is_timely_where_no_call_is_needed():
-    assert timing(played(say("ANSWER: done")), DONE).value == 1.0
-    assert timing(played(call(), result(), say("ANSWER: done")), DONE).value == 0.5
-
-
 def test_one_of_two_messages_unreadable_halves_the_format():
     assert format_score(played(call(arguments='{"code"'), result(ERROR), say()), task(PRICE)).value == 0.5
     assert format_score(played(call(), result(), say("It is 380.20 HKD")), task(PRICE)).value == 0.5
     assert format_score(played(call(), result(), say()), task(PRICE)).value == 1.0
-
-
-def test_accuracy_does_not_ask_where_the_value_came_from():
-    assert accuracy(played(say()), task(PRICE)).value == 1.0
-    assert (
-        accuracy(played(say("ANSWER: 381 HKD")), task(PRICE)).feedback == "The right last line is `ANSWER: 380.20 HKD`."
-    )
 
 
 def test_length_is_free_up_to_64_tokens_a_step_and_rises_to_one_at_twice_that():

@@ -33,29 +33,7 @@ def test_every_code_is_unique_canonical_and_leads_back_to_its_listing(market):
     for company in market.companies[:300]:
         for listing in company.listings:
             assert canonical(listing.code, listing.market) == listing.code
-            assert market.listing(listing.code) is listing
-            assert market.company_of(listing.code) is company
-
-
-def test_boards_follow_from_the_digits_and_set_the_daily_limit(market):
-    limit_of_start = {
-        "60": ("main", 10),
-        "00": ("main", 10),
-        "30": ("chinext", 20),
-        "68": ("star", 20),
-        "83": ("beijing", 30),
-        "92": ("beijing", 30),
-    }
-    for company in market.companies:
-        if company.a is not None:
-            assert (company.a.board, company.a.limit_pct) == limit_of_start[company.a.code[:2]]
-            assert (company.a.currency, company.a.lot_size) == ("CNY", 100)
-        if company.hk is not None:
-            assert (company.hk.board, company.hk.limit_pct, company.hk.currency) == ("hk_main", None, "HKD")
-
-
-def test_hong_kong_lot_sizes_vary(market):
-    assert {company.hk.lot_size for company in market.companies if company.hk} == {100, 200, 400, 500, 1000, 2000}
+            assert market.look_up(listing.code) == (company, listing)
 
 
 def test_one_seed_is_one_market_and_another_seed_another(market):
@@ -65,25 +43,6 @@ def test_one_seed_is_one_market_and_another_seed_another(market):
     code = market.companies[0].listings[0].code
     assert (again.bars(code).close_cents_T == market.bars(code).close_cents_T).all()
     assert other.companies != market.companies
-
-
-def test_no_order_of_questions_changes_a_price():
-    codes = [company.listings[0].code for company in Market(7).companies[:20]]
-    forwards, backwards = Market(7), Market(7)
-    asked = {code: forwards.bars(code) for code in codes}
-    for code in reversed(codes):
-        assert (backwards.bars(code).close_cents_T == asked[code].close_cents_T).all()
-
-
-def test_a_company_dropped_from_the_cache_comes_back_the_same(monkeypatch):
-    monkeypatch.setattr("posttrain.worlds.stocks.market._CACHED_LISTINGS", 1)
-    market = Market(7)
-    one, two = (company.listings[0].code for company in market.companies[:2])
-    before = market.bars(one)
-    market.bars(two)
-    after = market.bars(one)
-    assert after is not before
-    assert (after.close_cents_T == before.close_cents_T).all()
 
 
 def test_the_splits_share_no_company_and_leave_none_out(market):
@@ -131,9 +90,4 @@ def test_a_code_that_is_not_listed_is_the_agents_mistake(market):
         if f"60{number:04d}.SH" not in {c.a.code for c in market.companies if c.a}
     )
     with pytest.raises(ToolError, match=f"no A-share company has the code {unlisted}"):
-        market.listing(unlisted)
-
-
-def test_candidates_are_each_named_once(market):
-    found = market.find("Bamboo", "a", limit=50)
-    assert len(set(found)) == len(found) == 50
+        market.look_up(unlisted)
