@@ -39,11 +39,11 @@ from posttrain.rollout.demonstrations import demonstrate
 from posttrain.rollout.episode_sampler import EpisodeSampler
 from posttrain.runtime.plain_yaml import read_yaml
 from posttrain.train.dpo import train_dpo
-from posttrain.train.online.inputs import TrainingInputs
+from posttrain.train.online.learning import PolicyEpisodes
 from posttrain.train.online.loop import train_online
 from posttrain.train.online.params import OnlineParams
-from posttrain.train.online.policy_episodes import PolicyEpisodes
-from posttrain.train.params import DpoParams
+from posttrain.train.online.trainer_state import TrainingInputs
+from posttrain.train.policy_params import DpoParams
 from posttrain.train.resumable_trainer import open_run
 from posttrain.train.reward_model import new_reward_model, train_reward_model
 from posttrain.train.sft import train_sft

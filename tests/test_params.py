@@ -16,9 +16,9 @@ from benchmarks.methods import CREDITS, credit_of
 from posttrain.config.params import Params, ParamsError, load_params, parse_params, read_knobs
 from posttrain.models.params import ScratchModel
 from posttrain.runtime.exits import Problem
-from posttrain.train.advantages.states import StatesCredit
+from posttrain.train.advantages.returns import StatesCredit
 from posttrain.train.online.params import OnlineParams
-from posttrain.train.params import DpoParams, KtoParams, OrpoParams
+from posttrain.train.policy_params import DpoParams, KtoParams, OrpoParams
 from posttrain.worlds.stocks.params import StocksParams
 
 # the knobs under test, so that the tests hold whatever stands in the committed file

@@ -8,7 +8,7 @@ from posttrain.config.params import Params
 from posttrain.memory_estimate.stages import StageMemory, rows_at_once
 from posttrain.memory_estimate.tracker import ACTIVATIONS, LOGITS
 from posttrain.models.params import LINEAR_LAYERS, FullAdapter, LoraAdapter
-from posttrain.train.losses.kl import NoKl
+from posttrain.train.losses import NoKl
 from posttrain.train.online.params import OnlineParams
 
 Knobs: TypeAlias = Mapping[str, Any]

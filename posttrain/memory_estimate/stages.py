@@ -45,10 +45,10 @@ from posttrain.rollout.engines.token_sampling import sample
 from posttrain.runtime.exits import ConfigurationError, StageError
 from posttrain.train.advantages.critic import Critic
 from posttrain.train.advantages.gae import GaeCredit
-from posttrain.train.online.batch import NUM_MICRO_BATCHES, Batch
 from posttrain.train.online.params import OnlineParams
-from posttrain.train.online.updates import MAX_GRAD_NORM
-from posttrain.train.params import DpoParams, KtoParams, OrpoParams, TrainRewardModelParams, TrainSftParams
+from posttrain.train.online.updates import MAX_GRAD_NORM, NUM_MICRO_BATCHES, Batch
+from posttrain.train.params import TrainRewardModelParams, TrainSftParams
+from posttrain.train.policy_params import DpoParams, KtoParams, OrpoParams
 from posttrain.train.trainable import prepared
 
 _EIGHT_BIT_BLOCK, _EIGHT_BIT_LEAST = 256, 4096  # of bitsandbytes: weights that share a scale, and the fewest it packs

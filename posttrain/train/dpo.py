@@ -31,7 +31,7 @@ from posttrain.train.pair_training import (
     pair_order,
     reference_of,
 )
-from posttrain.train.params import DpoParams
+from posttrain.train.policy_params import DpoParams
 from posttrain.train.resumable_trainer import TrainingRun
 
 

@@ -35,7 +35,7 @@ from posttrain.train.pair_training import (
     pair_order,
     reference_of,
 )
-from posttrain.train.params import KtoParams
+from posttrain.train.policy_params import KtoParams
 from posttrain.train.resumable_trainer import TrainingRun
 from posttrain.train.sample_order import IntArray
 

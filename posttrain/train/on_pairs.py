@@ -7,8 +7,7 @@ from posttrain.models.codec import ChatCodec
 from posttrain.train.dpo import train_dpo
 from posttrain.train.kto import train_kto
 from posttrain.train.orpo import train_orpo
-from posttrain.train.params import DpoParams, KtoParams, OrpoParams
-from posttrain.train.policy_params import TrainPolicyParams
+from posttrain.train.policy_params import DpoParams, KtoParams, OrpoParams, TrainPolicyParams
 from posttrain.train.preference_pairs import Pair, token_rows
 from posttrain.train.resumable_trainer import TrainingRun
 

@@ -25,7 +25,7 @@ from posttrain.models.params import OptimizerKind
 from posttrain.models.sharding import learner_of
 from posttrain.models.token_logprobs import agent_logprobs
 from posttrain.train.pair_training import PairCollator, RowPair, batch_labels, pair_arguments, pair_dataset, pair_order
-from posttrain.train.params import OrpoParams
+from posttrain.train.policy_params import OrpoParams
 from posttrain.train.resumable_trainer import Resumable, TrainingRun
 
 LEAST_DOUBT = 1e-6  # in nats per token; below it an episode's odds are taken for those there

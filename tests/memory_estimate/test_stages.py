@@ -17,7 +17,7 @@ from posttrain.memory_estimate.model import QuantisedShape, model_config
 from posttrain.memory_estimate.stages import STAGES, stage_memory
 from posttrain.memory_estimate.tracker import ACTIVATIONS, CACHE, ENGINE, GRADIENTS, LOGITS, OPTIMIZER, OTHERS, WEIGHTS
 from posttrain.train.advantages.gae import GaeCredit
-from posttrain.train.params import DpoParams, KtoParams, OrpoParams
+from posttrain.train.policy_params import DpoParams, KtoParams, OrpoParams
 
 LORA = {"type": "lora", "r": 4, "alpha": 8, "dropout": 0.0, "target_modules": ["q_proj", "down_proj"]}
 CONFIG = Qwen2Config(

@@ -12,7 +12,7 @@ from tiny_runs import digest_of, pairs_of_copies, run_here
 from posttrain.models.codec import TokenRow
 from posttrain.train.kto import mismatched
 from posttrain.train.pair_training import pair_order
-from posttrain.train.params import OrpoParams
+from posttrain.train.policy_params import OrpoParams
 
 BETA = 0.5
 BATCH_SIZE, NUM_PARTS = 8, 4

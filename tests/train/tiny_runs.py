@@ -44,12 +44,13 @@ from posttrain.train.advantages.gae import CriticParams
 from posttrain.train.dpo import train_dpo
 from posttrain.train.kto import train_kto
 from posttrain.train.online import checkpoints
-from posttrain.train.online.batch import Sample, batch_of
-from posttrain.train.online.inputs import TrainingInputs
 from posttrain.train.online.loop import train_online
 from posttrain.train.online.params import OnlineParams
+from posttrain.train.online.trainer_state import TrainingInputs
+from posttrain.train.online.updates import Sample, batch_of
 from posttrain.train.orpo import train_orpo
-from posttrain.train.params import DpoParams, KtoParams, OrpoParams, TrainRewardModelParams, TrainSftParams
+from posttrain.train.params import TrainRewardModelParams, TrainSftParams
+from posttrain.train.policy_params import DpoParams, KtoParams, OrpoParams
 from posttrain.train.resumable_trainer import METRICS, TrainingRun, open_run
 from posttrain.train.reward_model import train_reward_model
 from posttrain.train.sft import train_sft

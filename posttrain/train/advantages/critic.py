@@ -24,8 +24,7 @@ from posttrain.models.optimizers import build_optimizer
 from posttrain.models.token_logprobs import scatter_scores
 from posttrain.train.advantages.gae import CriticParams
 from posttrain.train.advantages.groups import FloatArray
-from posttrain.train.online.batch import Batch
-from posttrain.train.online.updates import MAX_GRAD_NORM, without_dropout
+from posttrain.train.online.updates import MAX_GRAD_NORM, Batch, without_dropout
 
 WEIGHTS, OPTIMIZER = "critic.safetensors", "critic.pt"
 

@@ -8,16 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from posttrain.train.advantages.credit import StepContext
+from posttrain.train.advantages.credit import ByEntropy, EpisodeCredit, StepContext
 from posttrain.train.advantages.critic import Critic, explained_variance, targets_of
-from posttrain.train.advantages.episode import EpisodeCredit
-from posttrain.train.advantages.equal_groups import ByEntropy
 from posttrain.train.advantages.gae import GaeCredit
-from posttrain.train.advantages.groups import EpisodeGroup, FloatArray, TokenAdvantages
-from posttrain.train.advantages.history import TaskHistory
-from posttrain.train.online.batch import Sample, by_place, own_micro_batches
+from posttrain.train.advantages.groups import EpisodeGroup, FloatArray, TaskHistory, TokenAdvantages
 from posttrain.train.online.params import OnlineParams
-from posttrain.train.online.updates import score
+from posttrain.train.online.updates import Sample, by_place, own_micro_batches, score
 
 
 class AdvantageEstimator:

@@ -14,12 +14,10 @@ from posttrain.evals.groups import Group, group_metrics
 from posttrain.models import distributed
 from posttrain.models.codec import TokenRow
 from posttrain.models.token_logprobs import IGNORED, labels_of, pad_right
-from posttrain.train.advantages.episode import Compared
+from posttrain.train.advantages.credit import Compared
 from posttrain.train.advantages.groups import EpisodeGroup
-from posttrain.train.losses.importance import importance_metrics, turn_numbers
-from posttrain.train.online.batch import Batch, Sample, batch_of
 from posttrain.train.online.params import OnlineParams
-from posttrain.train.online.updates import Updates, score
+from posttrain.train.online.updates import Batch, Sample, Updates, batch_of, score
 from posttrain.worlds.made_calls import agent_messages
 from posttrain.worlds.tools import is_error
 
@@ -173,6 +171,33 @@ def engine_gap(updates: Updates, params: OnlineParams) -> dict[str, float]:
         [turn for of_process in distributed.gather(turns) for turn in of_process],
         cap=params.importance_cap,
     )
+
+
+def turn_numbers(is_scored_N_T: Tensor) -> Tensor:
+    """The turn that each scored token belongs to, from 1 on, shape (N, T): 0 1 1 0 1 scored gives
+    turns 1, 1 and 2 at its ones."""
+    is_first_N_T = is_scored_N_T & ~torch.nn.functional.pad(is_scored_N_T, (1, -1))
+    return is_first_N_T.cumsum(1)
+
+
+def importance_metrics(log_ratios: Sequence[float], turns: Sequence[int], *, cap: float) -> dict[str, float]:
+    """Metrics of log(p_trainer / p_engine) over a step's agent tokens: mean and largest weight,
+    share of tokens at the cap, the largest |log ratio|, and `logprob_gap_turn`: the mean |log
+    ratio| of all tokens of first turns, of second ones and so on, the largest of these.
+
+    Log ratios 0 and 1 in turns 1 and 2 under a cap of 2: weights 1 and 2, mean 1.5, half of them
+    capped, both gaps 1. No token: weights of 1.
+    """
+    ratios = np.asarray(log_ratios or [0.0], dtype=np.float64)
+    gaps, in_turn = np.abs(ratios), np.asarray(turns or [1])
+    weights = np.minimum(np.exp(ratios), cap)
+    return {
+        "importance_mean": float(weights.mean()),
+        "importance_max": float(weights.max()),
+        "importance_capped_frac": float(np.mean(np.exp(ratios) > cap)),
+        "logprob_gap_max": float(gaps.max()),
+        "logprob_gap_turn": max(float(gaps[in_turn == turn].mean()) for turn in np.unique(in_turn)),
+    }
 
 
 def mean_advantages(groups: Sequence[EpisodeGroup], samples: Sequence[Sequence[Sample]]) -> list[float]:

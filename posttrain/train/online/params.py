@@ -7,22 +7,36 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from posttrain.runtime.knobs import Count, Section, SmallCount
-from posttrain.train.advantages.baselines import BaselineParams, BatchMean, VirtualBest
-from posttrain.train.advantages.episode import Compared, EpisodeCredit
+from posttrain.train.advantages.baselines import BaselineParams, BatchMean, GroupStd, VirtualBest
+from posttrain.train.advantages.credit import Compared, EpisodeCredit, ImitationCredit
 from posttrain.train.advantages.gae import GaeCredit
-from posttrain.train.advantages.imitation import ImitationCredit
-from posttrain.train.advantages.methods import CreditParams
-from posttrain.train.advantages.scales import GroupStd
-from posttrain.train.advantages.states import StatesCredit
-from posttrain.train.losses.kl import KlParams, NoKl
-from posttrain.train.losses.objectives import Objective, PolicyGradient
-from posttrain.train.replay.expert import ExpertReplay
-from posttrain.train.replay.hints import HintReplay
-from posttrain.train.replay.methods import ReplayParams
-from posttrain.train.replay.none import NoReplay
-from posttrain.train.sampling.methods import SamplingParams
+from posttrain.train.advantages.returns import DiscountedCredit, StatesCredit
+from posttrain.train.advantages.scores import ScoresCredit
+from posttrain.train.advantages.turn_scores import TurnScoresCredit
+from posttrain.train.losses import KlParams, NoKl, Objective, PolicyGradient
+from posttrain.train.replay import ExpertReplay, HintReplay, NoReplay, ReplayParams
+from posttrain.train.sampling.greso import GresoSampling
+from posttrain.train.sampling.horizon import HorizonSampling
+from posttrain.train.sampling.orders import SpreadSampling, UniformSampling
+from posttrain.train.sampling.pools import PoolSampling
 
+CreditParams = Annotated[
+    EpisodeCredit | ScoresCredit | DiscountedCredit | TurnScoresCredit | StatesCredit | GaeCredit | ImitationCredit,
+    Field(discriminator="type"),
+]
+Order = Annotated[
+    UniformSampling | SpreadSampling | GresoSampling | PoolSampling | HorizonSampling, Field(discriminator="type")
+]
 LossMean = Literal["tokens", "episodes", "max_tokens"]
+
+
+class SamplingParams(Section):
+    """In which order tasks are played, and how often a step goes on playing others, at most, until
+    it has `tasks_per_step` groups that differ in reward (DAPO's dynamic sampling); 0 takes groups
+    as they come."""
+
+    order: Order
+    max_refills: Annotated[int, Field(ge=0, le=100)]
 
 
 class DevParams(Section):

@@ -8,7 +8,7 @@ import torch
 import yaml
 from pydantic import TypeAdapter
 
-from posttrain.train.losses.objectives import (
+from posttrain.train.losses import (
     Objective,
     clip_side,
     token_losses,
