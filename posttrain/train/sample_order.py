@@ -45,6 +45,14 @@ def repeated_passes(rows: IntArray, count: int, rng: np.random.Generator) -> Int
     return np.concatenate(passes)[:count] if passes else np.empty(0, dtype=np.int64)
 
 
+def passes_by_length(lengths: Sequence[int], max_steps: int, batch_size: int, *, seed: int) -> IntArray:
+    """Rows of all steps in shuffled passes, shape (max_steps * batch_size,), the longest of a step
+    first."""
+    rng = np.random.default_rng(seed)
+    order = repeated_passes(np.arange(len(lengths)), max_steps * batch_size, rng)
+    return sort_within_batches(order, lengths, batch_size=batch_size)
+
+
 def largest_remainder(weights: Sequence[float], count: int) -> list[int]:
     """Whole numbers that sum to `count`, in proportion to `weights`: 10 at weights 1, 1, 1 are 4,
     3, 3."""

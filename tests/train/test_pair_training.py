@@ -12,7 +12,6 @@ from tiny_runs import digest_of, pairs_of_copies, run_here
 from posttrain.models.codec import TokenRow
 from posttrain.train.kto import mismatched
 from posttrain.train.pair_training import pair_order
-from posttrain.train.policy_params import OrpoParams
 
 BETA = 0.5
 BATCH_SIZE, NUM_PARTS = 8, 4
@@ -62,8 +61,8 @@ def copied(model):
 def pairs_of_step(step):
     """In the order of the step, whose parts are two pairs each."""
     pairs = pairs_of_copies()
-    params = OrpoParams(type="orpo", max_steps=3, batch_size=BATCH_SIZE, beta=BETA)
-    return [pairs[place] for place in pair_order(pairs, params, seed=1)[step * BATCH_SIZE :][:BATCH_SIZE]]
+    order = pair_order(pairs, 3, BATCH_SIZE, seed=1)
+    return [pairs[place] for place in order[step * BATCH_SIZE :][:BATCH_SIZE]]
 
 
 def expected_loss(name, changes, start, now, step):

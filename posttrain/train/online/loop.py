@@ -147,7 +147,8 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
             is_stopping, is_last = any(distributed.gather(run.is_stopping)), state.done_frac(step) >= 1
             if is_last:
                 logged |= state.dev.run(step)
-            checkpoints.write_metrics(run, step, logged)
+            if run.metrics is not None:
+                run.metrics.write(step, logged)
             if is_stopping or step % checkpoint_every_steps == 0 or is_last:
                 saved = {"state": state.state()}
                 checkpoints.save(run, step, whole=model, optimizer=optim, state=saved, also=estimator.save)
