@@ -223,7 +223,7 @@ def _memory(params: Params) -> Iterator[Problem]:
     cards = dict(named.split("=") for named in os.environ.get(CARDS, "").split(",") if named)
     if not cards or (isinstance(params.model, PretrainedModel) and not local_config(params.model, root=tree_root())):
         return
-    from posttrain.memory_estimate.gpu_cards import refused_by_cards
+    from posttrain.memory_estimate.advice import refused_by_cards
 
     for line in refused_by_cards(params, {name: float(gib) for name, gib in cards.items()}, root=tree_root()):
         yield Problem("model", "no_room", line)
