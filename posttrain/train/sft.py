@@ -46,12 +46,11 @@ def fine_tune(
     the label in `params.label_weights` by its share; `dev` chooses the checkpoint."""
     rows, dev_rows = (codec.encode_rows(row.conversation for row in split) for split in (demonstrations, dev))
     label, shares = next(iter(params.label_weights.items()), ("", {}))
-    values = [row.labels.get(label, "") for row in demonstrations]
     train_sft(
         model,
         codec.tokenizer,
         rows=rows,
-        values=values,
+        values=[row.labels.get(label, "") for row in demonstrations],
         shares=shares,
         dev_rows=dev_rows,
         params=params,
@@ -132,7 +131,7 @@ def mean_losses(model: Any, rows: Dataset, collator: "_Collator", *, batch_size:
     Processes take batches of `batch_size` in turns. One for which none is left in the last turn
     takes a row to no effect: they exchange shards.
     """
-    sums, counts = np.zeros(4), np.zeros(4)
+    sums = _CategorySums()
     lengths = [len(ids) for ids in rows["input_ids"]]
     by_length = rows.select(np.argsort(lengths, kind="stable"))
     for turn in range(0, len(by_length), batch_size * count()):
@@ -144,9 +143,8 @@ def mean_losses(model: Any, rows: Dataset, collator: "_Collator", *, batch_size:
                 model, batch["input_ids"].to(model.device), batch["labels"].to(model.device)
             ).cpu()
         if own:
-            _add_by_category(sums, counts, logprobs, batch["category"])
-    sums, counts = _added(sums, counts)
-    return {"loss": float(-sums.sum() / counts.sum()), **_by_name(sums, counts)}
+            sums.add(logprobs, batch["category"])
+    return sums.losses()
 
 
 class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
@@ -164,7 +162,7 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
     def __init__(self, *args: Any, patience: int, rows_beside: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._patience, self._rows_beside = patience, rows_beside
-        self._sums, self._counts = np.zeros(4), np.zeros(4)
+        self._sums = _CategorySums()
 
     def is_over(self, state: TrainerState) -> bool:
         return super().is_over(state) or has_stopped_improving(_eval_losses(state), self._patience)
@@ -190,7 +188,7 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
 
         logprobs = add_gradients(model, loss_of, parts)
         for part, logprobs_N_T in zip(parts, logprobs, strict=True):
-            _add_by_category(self._sums, self._counts, logprobs_N_T, part["category"])
+            self._sums.add(logprobs_N_T, part["category"])
         return -torch.stack([one.sum() for one in logprobs]).sum() / num_tokens
 
     def compute_loss(
@@ -200,15 +198,12 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
         return_outputs: bool = False,
         num_items_in_batch: Tensor | None = None,
     ) -> Tensor:
-        if return_outputs or num_items_in_batch is None:
-            raise ValueError(
-                "the loss is a mean over the tokens of all parts of a step; it has no meaning for a part alone"
-            )
+        assert num_items_in_batch is not None
+        assert not return_outputs
         logprobs_N_T = agent_logprobs(model, inputs["input_ids"], inputs["labels"])
-        _add_by_category(self._sums, self._counts, logprobs_N_T.detach().cpu(), inputs["category"].cpu())
-        loss: Tensor = (
-            -logprobs_N_T.sum() / num_items_in_batch * self.accelerator.num_processes
-        )  # of all; gradients are averaged over processes
+        self._sums.add(logprobs_N_T.detach().cpu(), inputs["category"].cpu())
+        # mean over the whole step, times the processes over which gradients are averaged
+        loss: Tensor = -logprobs_N_T.sum() / num_items_in_batch * self.accelerator.num_processes
         return loss
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
@@ -224,8 +219,8 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
-            logs.update(_by_name(*_added(self._sums, self._counts)))
-            self._sums, self._counts = np.zeros(4), np.zeros(4)
+            logs.update({name: loss for name, loss in self._sums.losses().items() if name != "loss"})
+            self._sums = _CategorySums()
         super().log(logs, start_time)
 
 
@@ -261,26 +256,24 @@ def _eval_losses(state: TrainerState) -> list[float]:
     return [line["eval_loss"] for line in state.log_history if "eval_loss" in line]
 
 
-def _add_by_category(
-    sums: "np.ndarray[Any, Any]", counts: "np.ndarray[Any, Any]", logprobs_N_T: Tensor, category_N_T: Tensor
-) -> None:
-    """Add the log-probabilities, shape (N, T-1), to the sum of the category of their token, and
-    count them."""
-    categories = category_N_T[:, 1:].flatten()
-    sums += torch.bincount(categories, weights=logprobs_N_T.flatten().double(), minlength=4).numpy()
-    counts += torch.bincount(categories, minlength=4).numpy() * (np.arange(4) != NONE)
+class _CategorySums:
+    """Sums of log-probabilities and numbers of tokens by category, each of shape (4,)."""
 
+    def __init__(self) -> None:
+        self.sums, self.counts = np.zeros(4), np.zeros(4)
 
-def _added(
-    sums: "np.ndarray[Any, Any]", counts: "np.ndarray[Any, Any]"
-) -> tuple["np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]:
-    """Over all processes."""
-    all_sums, all_counts = zip(*gather((sums, counts)), strict=True)
-    return np.sum(all_sums, axis=0), np.sum(all_counts, axis=0)
+    def add(self, logprobs_N_T: Tensor, category_N_T: Tensor) -> None:
+        """Log-probabilities of shape (N, T-1), 0 where a token is not the agent's."""
+        categories = category_N_T[:, 1:].flatten()
+        self.sums += torch.bincount(categories, weights=logprobs_N_T.flatten().double(), minlength=4).numpy()
+        self.counts += torch.bincount(categories, minlength=4).numpy() * (np.arange(4) != NONE)
 
-
-def _by_name(sums: "np.ndarray[Any, Any]", counts: "np.ndarray[Any, Any]") -> dict[str, float]:
-    return {
-        f"loss_{name}": float(-sums[index] / counts[index]) if counts[index] else float("nan")
-        for name, index in CATEGORY_NAMES.items()
-    }
+    def losses(self) -> dict[str, float]:
+        """Mean losses over all processes, of all tokens and by category; NaN without a token."""
+        all_sums, all_counts = zip(*gather((self.sums, self.counts)), strict=True)
+        sums, counts = np.sum(all_sums, axis=0), np.sum(all_counts, axis=0)
+        of_all = float(-sums.sum() / counts.sum()) if counts.sum() else float("nan")
+        return {"loss": of_all} | {
+            f"loss_{name}": float(-sums[index] / counts[index]) if counts[index] else float("nan")
+            for name, index in CATEGORY_NAMES.items()
+        }

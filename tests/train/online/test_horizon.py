@@ -34,17 +34,6 @@ def test_levels_come_as_the_ones_before_them_succeed():
     assert found.horizon == 3
 
 
-def test_a_draw_goes_on_by_one_level_and_never_back():
-    found = horizon()
-    found.choose(1)
-    observe(found, TASKS, 1.0)
-    found.choose(1)
-    assert found.horizon == 2
-    observe(found, TASKS, 0.0)
-    found.choose(1)
-    assert found.horizon == 2
-
-
 def test_tasks_within_the_horizon_are_as_likely_as_each_other():
     found = horizon()
     found.choose(1)

@@ -157,12 +157,6 @@ def test_a_divergence_in_the_loss_keeps_the_policy_near_its_start(tmp_path):
     assert held[-1]["kl"] < free[-1]["kl"] / 2
 
 
-def test_an_entropy_bonus_keeps_the_policy_open(tmp_path):
-    _, plain = run_here("online", tmp_path / "plain", tasks_per_step=4, group_size=8)
-    _, open_one = run_here("online", tmp_path / "open", tasks_per_step=4, group_size=8, entropy_bonus=0.3)
-    assert open_one[-1]["entropy"] > plain[-1]["entropy"]
-
-
 def test_episodes_are_played_ahead_but_not_over_a_checkpoint_nor_plays_on_dev(tmp_path):
     dev = {"every_steps": 6, "num_tasks": 4, "keep": "last"}
     _, lines = run_here("online", tmp_path, max_staleness=1, dev=dev)

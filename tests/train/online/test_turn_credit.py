@@ -112,12 +112,6 @@ def test_a_state_that_was_seen_once_is_compared_with_a_virtual_best_or_with_noth
     assert scaled == [[pytest.approx([-1 / sqrt(2)], rel=1e-6)] * 2]
 
 
-def test_equal_returns_from_one_state_under_a_virtual_best_are_those_of_ngrpo():
-    eight = group([0.0] * 8, [turns("a")] * 8)
-    [found] = credited("states", eight, state_baseline=BEST, scale=STD)
-    np.testing.assert_allclose(found, [[-1 / 3]] * 8, rtol=1e-6)
-
-
 # -- what must hold of all
 
 
@@ -290,11 +284,6 @@ def test_states_add_each_turns_own_gradient_by_how_many_others_were_there(state_
     )
     found = expected("states", baseline=OTHERS, state_baseline=state_baseline, gamma=gamma, weight=weight)
     np.testing.assert_allclose(found, true_gradient() + weight * added, atol=1e-9)
-
-
-@pytest.mark.parametrize("name", RULES)
-def test_over_the_groups_own_deviation_it_is_no_multiple_of_any_of_these(name):
-    assert not are_along(expected(name, scale=STD), expected(name))
 
 
 def first_score(way):
