@@ -27,6 +27,7 @@ def seal(checkpoint: Path) -> None:
         json.dump(content, file, indent=1, sort_keys=True)
         file.flush()
         os.fsync(file.fileno())  # a rename may reach the disk before the content does
+    # the one atomic step: before it the folder counts for nothing
     temporary.rename(checkpoint / MARKER)
 
 

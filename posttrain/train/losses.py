@@ -121,13 +121,16 @@ def token_losses(
         case Clip(low=low, high=high):
             return _clipped(ratio, advantages_N_T, low, high)
         case Gspo(low=low, high=high):
+            # one ratio a row, broadcast over its tokens: (N, 1) against (N, T)
             return _clipped(_mean_over_rows(log_ratio_N_T, is_scored_N_T).exp(), advantages_N_T, low, high)
         case Cispo(cap=cap):
+            # the ratio weighs the gradient of log p and has none itself
             return -ratio.detach().clamp(max=cap) * advantages_N_T * log_ratio_N_T
         case Sapo(positive=positive, negative=negative):
             temperature = advantages_N_T.new_full(advantages_N_T.shape, negative).masked_fill(
                 advantages_N_T > 0, positive
             )
+            # 4/t makes the slope 1 where the ratio is 1, whatever the temperature
             return -(temperature * (ratio - 1)).sigmoid() * 4 / temperature * advantages_N_T
 
 
@@ -143,6 +146,7 @@ def clip_side(log_ratio_N_T: Tensor, advantages_N_T: Tensor, objective: Objectiv
             return (log_ratio_N_T.exp() > cap).float()
         case Sapo() | PolicyGradient():
             return log_ratio_N_T.new_zeros(log_ratio_N_T.shape)
+    # a ratio is held only where moving it on would lower the loss
     is_low, is_high = (ratio < 1 - low) & (advantages_N_T < 0), (ratio > 1 + high) & (advantages_N_T > 0)
     return is_high.float() - is_low.float()
 

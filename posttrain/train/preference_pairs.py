@@ -139,6 +139,7 @@ def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
 def read_pairs(path: Path) -> list[Pair]:
     """Raises DataError where the file is cut off or lacks columns."""
     table = read_parquet(path, PAIRS_SCHEMA)
+    # the chosen one's columns, then the rejected one's
     width = len(TRAJECTORIES_SCHEMA)
     chosen, rejected = (
         rows_from_table(pa.Table.from_arrays(table.columns[start : start + width], schema=TRAJECTORIES_SCHEMA))

@@ -79,6 +79,7 @@ def train_sft(
     is_beside = count() == 1 and is_small_on_cpu(learner)
     if not shares:  # all rows alike
         values, shares = [""] * len(rows), {"": 1.0}
+    # drawn before the first step: a resumed run finds its place by counting
     order = weighted_order(values, shares, count=params.max_steps * params.batch_size, seed=seed)
     order = sort_within_batches(order, [len(row.input_ids) for row in rows], batch_size=params.batch_size)
     arguments = SFTConfig(
@@ -133,6 +134,7 @@ def mean_losses(model: Any, rows: Dataset, collator: "_Collator", *, batch_size:
     """
     sums = _CategorySums()
     lengths = [len(ids) for ids in rows["input_ids"]]
+    # rows of one length together: little padding, and a mean does not depend on the order
     by_length = rows.select(np.argsort(lengths, kind="stable"))
     for turn in range(0, len(by_length), batch_size * count()):
         start = turn + batch_size * index()
@@ -213,6 +215,7 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
         )
         metrics = {f"eval_{name}": loss for name, loss in losses.items()}
         self.log(metrics)
+        # the trainer clears it in its own `evaluate`
         self.control.should_evaluate = False
         self.control.should_training_stop |= has_stopped_improving(_eval_losses(self.state), self._patience)
         return metrics
@@ -238,6 +241,7 @@ class _Collator:
 def _cut(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """Rows without the columns behind the last token that the agent wrote."""
     is_agents_T = (batch["labels"] != IGNORED).any(0)
+    # attention is causal: what stands behind the last such token changes no loss
     width = int(is_agents_T.nonzero().max()) + 1 if is_agents_T.any() else 2
     return {name: one[:, :width] for name, one in batch.items()}
 
@@ -266,6 +270,7 @@ class _CategorySums:
         """Log-probabilities of shape (N, T-1), 0 where a token is not the agent's."""
         categories = category_N_T[:, 1:].flatten()
         self.sums += torch.bincount(categories, weights=logprobs_N_T.flatten().double(), minlength=4).numpy()
+        # padding and what was only read have the category NONE, which is in no mean
         self.counts += torch.bincount(categories, minlength=4).numpy() * (np.arange(4) != NONE)
 
     def losses(self) -> dict[str, float]:

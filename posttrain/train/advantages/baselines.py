@@ -72,6 +72,7 @@ class LeaveOneOut(_Baseline):
     def of_group(self, rewards_G: FloatArray, _step: StepRewards) -> Expected:
         """Gradient: J's (arXiv 2402.14740). Rewards 1, 0, 0, 0: 0 for the first and 1/3 for each
         other."""
+        # float64: in float32 a sum less a member is not the sum of the others
         return Expected((rewards_G.sum() - rewards_G) / (len(rewards_G) - 1), rewards_G)
 
 
@@ -89,6 +90,7 @@ class VirtualBest(_Baseline):
             raise ValueError(
                 f"a reward is {most:g}, more than the virtual best of {self.best:g}: raise credit's `best`"
             )
+        # the virtual member is in the mean and in the deviation, and has no advantage of its own
         compared = np.append(rewards_G, self.best)
         return Expected(np.full(len(rewards_G), compared.mean()), compared)
 
@@ -102,6 +104,7 @@ class TaskMean(_Baseline):
 
     def of_group(self, rewards_G: FloatArray, step: StepRewards) -> Expected:
         """Gradient: J's, as the number was known before the step; (G - 1)/G of it in the first."""
+        # a new task has no past: GRPO's baseline until it has
         known = rewards_G.mean() if step.task_mean is None else step.task_mean
         return Expected(np.full(len(rewards_G), known), rewards_G)
 

@@ -79,6 +79,7 @@ class Compared(Credit):
         Rewards 1, 0, 0, 0 under the group's mean: 3/4, -1/4, -1/4, -1/4; over the standard
         deviation 1/2: twice that.
         """
+        # groups of one are compared with nothing, and so are in no mean of the step
         batch = np.concatenate([group.rewards_G for group in groups if len(group.rewards_G) > 1] or [np.zeros(0)])
         return [self._of_group(group, StepRewards(batch, history.mean(group.task_id))) for group in groups]
 
@@ -88,6 +89,7 @@ class Compared(Credit):
             case "none":
                 return False
             case "equal":
+                # but for rounding: sums of the same scores in another order differ in the last bit
                 return are_equal(group.rewards_G)
             case "all_good":
                 return bool(group.successes_G.all())
@@ -148,6 +150,7 @@ class ByCoin(Section):
     def advantage(self, *, seed: int, step: int, index: int) -> float:
         """For all tokens of the group at `index` of the step. Expected gradient: zero, as the coin
         does not look; it adds the noise and the entropy that any constant of that size does."""
+        # a generator per group: a resumed step draws the same coins
         is_up = np.random.default_rng([seed, step, index]).integers(2)
         return self.size if is_up else -self.size
 

@@ -97,6 +97,7 @@ def gae(
     lengths = [1] * len(values_T) if over == "tokens" else [length for length in turn_lengths if length]
     if not lengths:
         return np.zeros(0), np.zeros(0)
+    # where each action begins
     firsts_K = np.cumsum([0, *lengths[:-1]])
     values_K = values_T.astype(np.float64)[firsts_K]
     deltas_K = np.append(gamma * values_K[1:], reward) - values_K
@@ -106,6 +107,7 @@ def gae(
         behind = advantages_K[place] = deltas_K[place] + gamma * lam * behind
     returns_T: FloatArray = np.full(len(values_T), np.nan)
     returns_T[firsts_K] = advantages_K + values_K
+    # every token of an action has its advantage; its first token alone has a return
     return np.repeat(advantages_K, lengths), returns_T
 
 

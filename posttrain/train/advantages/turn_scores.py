@@ -81,6 +81,7 @@ class TurnScoresCredit(Compared):
         weight 1: 1/2 + 1/2 and 1/2 - 1/4, and -1/2 - 1/4.
         """
         pools = [
+            # all scores of a group's turns as if each were a member of one group
             replace(group, rewards_G=scores, successes_G=np.zeros(len(scores), dtype=np.bool_))
             for group in groups
             for scores in [np.array(_scores(group), dtype=np.float64)]
@@ -111,6 +112,7 @@ class TurnScoresCredit(Compared):
         Zeros for a group that is dropped by what it earned."""
         baseline = self.baseline
         if isinstance(baseline, VirtualBest):
+            # the most that can be earned, in the same combination as the rewards
             baseline = baseline.model_copy(update={"best": of_reward * baseline.best + of_score})
         found = self.model_copy(update={"baseline": baseline, "drop": "none"}).compared(changed, history)
         return [

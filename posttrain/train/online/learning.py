@@ -58,6 +58,7 @@ def learn_online(
         weight=params.reward_model_weight,
         traces=traces,
     )
+    # as many rows as a step has tasks: one forward pass that costs next to nothing
     num_shown = algorithm.tasks_per_step
     shown = demonstrations[:num_shown] or demonstrate(
         require_expert(
@@ -145,6 +146,7 @@ class PolicyEpisodes:
 
 def _as_learnt(played: ScoredEpisode) -> Trajectory:
     """With the reward that was learnt from: the rules' and what the reward model added."""
+    # what is recorded is what was learnt from
     if not played.bonus:
         return played.trajectory
     scores = {**played.trajectory.scores, "reward_model": played.bonus}

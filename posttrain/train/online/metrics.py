@@ -35,9 +35,11 @@ def episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
     `entropy` is estimated from the samples as the mean of -log p over the agent's tokens, p being
     the distribution sampled from; at temperature 1 its expectation is the policy's entropy.
     """
+    # what was aborted says nothing about the agent
     kept_of = [[one for one in group.episodes if not one.is_aborted] for group in groups]
     kept = [one for of_group in kept_of for one in of_group]
     trajectories_PG = [one.trajectory for one in kept]
+    # the mask is 1 at the agent's tokens
     lengths = [sum(trajectory.mask) for trajectory in trajectories_PG]
     results = [
         message.content for trajectory in trajectories_PG for message in trajectory.messages if message.role == "tool"
@@ -116,6 +118,7 @@ def advantage_metrics(
 def reference_logprobs(reference: Any, learner: Any, batch: Batch, temperature: float) -> Tensor:
     """Log-probs by the model that training began from, shape (N, T-1): a copy of it, or where
     `reference` is None the one in training without its adapters."""
+    # DDP hides the adapter's methods; without a gradient nothing is to be averaged
     inner = learner.module if isinstance(learner, DistributedDataParallel) else learner
     model = inner if reference is None else reference
     adapters_off = model.disable_adapter() if reference is None else contextlib.nullcontext()
@@ -143,6 +146,7 @@ def kl_estimate(policy_logprobs: Sequence[float], reference_logprobs: Sequence[f
     (the k3 of http://joschu.net/blog/kl-approx.html). Policy 1/2, reference 1/4: 1/2 - 1 + ln 2 =
     0.193.
     """
+    # float64: the metrics of a step are the same whatever the weights' precision
     log_ratio = np.asarray(reference_logprobs, dtype=np.float64) - np.asarray(policy_logprobs, dtype=np.float64)
     return float(np.mean(np.exp(log_ratio) - 1 - log_ratio))
 
@@ -163,6 +167,7 @@ def engine_gap(updates: Updates, params: OnlineParams) -> dict[str, float]:
     processes; weights of 1 for a step without an update."""
     ratios, turns = [], []
     for logprobs, batch in zip(updates.before, updates.micro_batches, strict=True):
+        # an expert's tokens have no log-probability to compare
         is_own_N_T = batch.is_scored_N_T & ~batch.is_expert_N[:, None]
         ratios += (logprobs.cpu() - batch.engine_logprobs_N_T)[is_own_N_T].tolist()
         turns += turn_numbers(batch.is_scored_N_T)[is_own_N_T].tolist()

@@ -61,6 +61,7 @@ class TrainerState:
     def done_frac(self, step: int) -> float:
         """Share of the training that is done after `step` steps, by whichever of its limits is
         nearer."""
+        # two limits, in steps and in tokens
         budget = self._params.max_generated_tokens
         return max(step / self._params.max_steps, self.num_generated / budget if budget else 0.0)
 
@@ -69,6 +70,7 @@ class TrainerState:
         count of tokens observe it, before the next tasks are chosen."""
         group = EpisodeGroup(task, episodes, self.replay.replayed(task, episodes), self.replay.is_expert)
         self.num_generated += sum(sum(one.trajectory.mask) for one in episodes)
+        # a group of one has no spread to be observed
         kept = [one for one in episodes if not one.is_aborted]
         if len(kept) > 1:
             success = sum(one.is_success for one in kept) / len(kept)
@@ -108,6 +110,7 @@ class DevEvaluation:
         if not tasks:
             return {}
         if self._inputs.source.is_elsewhere:
+            # servers play all at once: the first process alone asks them
             own = tasks if distributed.is_first() else []
         else:
             own = tasks[distributed.index() :: distributed.count()]
@@ -138,12 +141,14 @@ class DevEvaluation:
         """Save the weights if they are the best so far and params.yaml asks for the best."""
         if self._params.keep == "best" and self._best_step == step and distributed.is_first():
             save_model(model, str(folder / f"{BEST}.partial"))
+            # a kill while writing leaves the weights that were best before
             os.replace(folder / f"{BEST}.partial", folder / BEST)
 
     def take(self, model: nn.Module, folder: Path, step: int) -> None:
         """Load the best weights into `model`, which has those after `step` steps, if params.yaml
         asks for the best."""
         if self._params.keep == "best" and self._best_step != step and self._best >= 0:
+            # the first process writes the file that all of them read
             distributed.wait_for_all()
             load_model(model, str(folder / BEST))
 

@@ -66,11 +66,13 @@ class Batch:
 def batch_of(samples: Sequence[Sample], *, pad_id: int) -> Batch:
     """A row for each sample; two padding tokens for an episode without a token."""
     trajectories = [one.episode.trajectory for one in samples]
+    # a loss is of tokens from the second on: a row has two at least
     ids = [list(one.token_ids) or [pad_id, pad_id] for one in trajectories]
     masks = [list(one.mask) or [0, 0] for one in trajectories]
     logprobs = [list(one.logprobs) or [0.0] * len(own) for one, own in zip(trajectories, ids, strict=True)]
     labels_N_T = pad_right([labels_of(*both) for both in zip(ids, masks, strict=True)], IGNORED)
     is_scored_N_T = labels_N_T[:, 1:] != IGNORED
+    # rows after each other, as masked_scatter fills a mask
     advantages = np.concatenate([one.advantages_T for one in samples])
     return Batch(
         input_ids_N_T=pad_right(ids, pad_id).long(),
@@ -89,6 +91,7 @@ def own_micro_batches(samples: Sequence[Sample], pad_id: int, at_once: int | Non
     """This process's share of `samples`, in micro-batches of one length, of at most `at_once` rows.
     Every process has as many micro-batches as every other, each with a row."""
     share = len(samples) / distributed.count()
+    # a step's rows are the same however they are cut: its loss is a sum over all
     count = NUM_MICRO_BATCHES if at_once is None else math.ceil(math.ceil(share) / at_once)
     return split_by_length(batch_of(samples, pad_id=pad_id), max(min(count, int(share)), 1))
 
@@ -96,7 +99,9 @@ def own_micro_batches(samples: Sequence[Sample], pad_id: int, at_once: int | Non
 def split_by_length(batch: Batch, num_micro_batches: int) -> list[Batch]:
     """This process's rows, in micro-batches of rising length, each without the columns that are
     padding in all its rows, as even in number as can be; with fewer rows some are empty."""
+    # consecutive rows, so that processes together have the step in its order
     own = np.array_split(np.arange(len(batch.places_N)), distributed.count())[distributed.index()]
+    # the place of each row's last token of the agent's: nothing behind it has a loss
     widths_N = (batch.labels_N_T != IGNORED).long() * torch.arange(batch.labels_N_T.shape[1])
     last_N = widths_N.max(1).values[torch.from_numpy(own)]
     return [
@@ -199,6 +204,7 @@ def batch_loss(
     """Share of a micro-batch in the step's loss. `now` is by the weights as they are; `before`,
     log- probs by those that the step's first update began from; `reference`, by the model that
     training began from."""
+    # a constant: `before` has no gradient
     importance_N_T = importance_weights(before_N_T, batch.engine_logprobs_N_T, cap=params.importance_cap)
     losses_N_T = token_losses(
         now.logprobs - before_N_T,
@@ -208,6 +214,7 @@ def batch_loss(
     )
     if isinstance(params.join, ExpertReplay):
         expert_N_T = expert_losses(now.logprobs, batch.advantages_N_T, gamma=params.join.gamma)
+        # an expert's tokens have no ratio: nobody knows the probability that it wrote them with
         losses_N_T = torch.where(batch.is_expert_N[:, None], expert_N_T, losses_N_T)
     if reference_N_T is not None and kl_weight:
         losses_N_T = losses_N_T + kl_weight * kl_estimates(now.logprobs, reference_N_T)
@@ -266,6 +273,7 @@ def learn(
     def loss_of(place: int) -> tuple[Tensor, Tensor]:
         batch = micro_batches[place].to(accelerator.device)
         now = score(learner, batch, params.temperature, with_entropies=params.entropy_bonus > 0)
+        # in the first update the ratio is exp(0) = 1, exactly
         before_N_T = updates.before[place] if updates.before else now.logprobs.detach()
         loss = batch_loss(
             now,
@@ -279,7 +287,9 @@ def learn(
         return loss * distributed.count(), now.logprobs.detach()  # gradients are averaged over processes
 
     for _ in range(params.updates_per_step):
+        # gradients of all micro-batches add up before the one step
         logprobs = add_gradients(learner, loss_of, places, backward=accelerator.backward)
+        # of the first update: later ones are compared with where the step began
         updates.before = updates.before or logprobs
         for place in places:
             updates.observe(

@@ -69,6 +69,7 @@ class Pools(Sampler):
         """Choose `count` different tasks, at random within a pool. Where a pool has too few, the
         middle makes up for it, and then any."""
         rng = self._next_rng()
+        # one random offset a draw: rounded alike each time, a small share would never be played
         wanted = rounded_shares([getattr(self._params.shares, pool) for pool in POOLS], count, offset=rng.random())
         shuffled = self._shuffled(rng)
         tasks = {pool: [task for task in shuffled if self.pool_of(task.task_id) == pool] for pool in POOLS}
