@@ -68,7 +68,6 @@ class StageMemory:
 
     @property
     def total(self) -> int:
-        """Bytes."""
         return sum(self.parts.values())
 
 
@@ -76,8 +75,7 @@ def stage_memory(
     stage: str, params: Params, config: PretrainedConfig, *, num_slots: int = NUM_SLOTS, gpu_bytes: int | None = None
 ) -> StageMemory:
     """Estimate a stage. An engine in this process has `num_slots` slots in memory (on a CPU, only
-    those that were used), or fewer where `gpu_bytes` has no room for them. Raises
-    ConfigurationError for knobs that the stage would refuse, and NotEstimatedError."""
+    those that were used), or fewer where `gpu_bytes` has no room for them."""
     row_tokens = min(params.agent.max_turns * params.agent.max_new_tokens, params.agent.max_context_tokens - 1)
 
     def num_picked(shape: Sequence[int]) -> int:

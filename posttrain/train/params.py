@@ -21,22 +21,18 @@ class TrainSftParams(Section):
     @model_validator(mode="after")
     def _shares_sum_to_one(self) -> Self:
         if len(self.label_weights) > 1:
-            raise ValueError(
-                f"label_weights names the labels {', '.join(self.label_weights)}; rows are weighed by one of them"
-            )
+            raise ValueError(f"label_weights names {', '.join(self.label_weights)}; rows are weighed by one label")
         for label, weights in self.label_weights.items():
             if abs((total := sum(weights.values())) - 1) > 1e-9:
-                raise ValueError(
-                    f"the weights of {label} sum to {total:g}, not 1; they are shares of the training rows"
-                )
+                raise ValueError(f"the weights of {label} sum to {total:g}, not 1: they are shares of the rows")
         return self
 
     @model_validator(mode="after")
     def _evaluates(self) -> Self:
         if self.eval_every_steps > self.max_steps:
             raise ValueError(
-                f"eval_every_steps is {self.eval_every_steps} and max_steps {self.max_steps}: the dev loss would never "
-                "be measured, so there would be no best checkpoint to keep; lower it to max_steps or less"
+                f"eval_every_steps is {self.eval_every_steps} and max_steps {self.max_steps}: no checkpoint would ever "
+                "be measured; lower it to max_steps or less"
             )
         return self
 
@@ -66,6 +62,5 @@ def refuse_no_checkpoint(every_steps: int, max_steps: int, knob: str) -> None:
     """Raise ValueError where a run would end before its first checkpoint."""
     if every_steps > max_steps:
         raise ValueError(
-            f"checkpoint_every_steps is {every_steps} and {knob} {max_steps}: a killed run would begin anew, for want "
-            f"of any checkpoint; lower it to {knob} or less"
+            f"checkpoint_every_steps is {every_steps} and {knob} {max_steps}: a killed run would begin anew; lower it"
         )

@@ -67,12 +67,9 @@ class TrainPolicyParams(Section):
         refuse_no_checkpoint(self.checkpoint_every_steps, self.algorithm.max_steps, "algorithm.max_steps")
         if isinstance(self.algorithm, DpoParams | KtoParams | OrpoParams) and self.reward_model_weight:
             raise ValueError(
-                f"reward_model_weight is {self.reward_model_weight:g} and algorithm.type {self.algorithm.type}, which "
-                "learns from pairs and earns no reward, so the weight would change nothing; set it to 0.0"
+                f"reward_model_weight is {self.reward_model_weight:g} and algorithm.type {self.algorithm.type} learns "
+                "from pairs: it would change nothing; set it to 0.0"
             )
         if isinstance(self.algorithm, OnlineParams) and not self.algorithm.measures_kl and self.alarms.kl is not None:
-            raise ValueError(
-                f"alarms.kl is {self.alarms.kl:g} and algorithm.kl.is_measured false: it would never be raised; set "
-                "it to null, or measure"
-            )
+            raise ValueError(f"alarms.kl is {self.alarms.kl:g} and algorithm.kl.is_measured false; set it to null")
         return self

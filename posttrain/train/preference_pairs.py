@@ -67,8 +67,8 @@ def refuse_no_pairs(pairs: Sequence[Pair], *, num_tasks: int, num_samples: int) 
     """Raises DataError where there is none."""
     if not pairs:
         raise DataError(
-            f"all {num_samples} episodes of each of {num_tasks} tasks earned the same: there is nothing to prefer. "
-            "Raise sample_preferences.temperature or num_samples, or take harder tasks (world.max_difficulty)"
+            f"all {num_samples} episodes of each of {num_tasks} tasks earned the same: raise "
+            "sample_preferences.temperature or num_samples, or take harder tasks (world.max_difficulty)"
         )
 
 

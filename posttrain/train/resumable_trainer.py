@@ -45,8 +45,7 @@ STATE, OPTIMIZER, SCHEDULER = "trainer_state.json", "optimizer.pt", "scheduler.p
 class TrainingRun:
     """One training, possibly resumed. `folder`: of its checkpoints; `checkpoint`: the newest that
     is complete, None at the start; `metrics`: None in all processes but the first; `rows_at_once`:
-    how many of a step's rows go through the model together, None for an even share of them
-    (`distributed.parts_of`)."""
+    of a step's rows through the model, None for an even share (`distributed.parts_of`)."""
 
     folder: Path
     checkpoint: Path | None
@@ -127,6 +126,10 @@ def trainer_arguments(
     }
 
 
+def asked_to_stop(step: int, last: int) -> Interrupted:
+    return Interrupted(f"asked to stop after step {step} of {last}; its checkpoint is kept: run again to go on")
+
+
 class RunCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
     """Writes metrics, seals checkpoints, reports progress, and ends the run when asked to stop.
     `logged` maps the names of the trainer's log to those of `metrics.jsonl`."""
@@ -176,9 +179,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # transformers is unt
             prune(self._run.folder, keep=Path(state.best_model_checkpoint) if state.best_model_checkpoint else None)
         if self._is_stopping and step < last:
             self._report(state)
-            raise Interrupted(
-                f"asked to stop after step {step} of {last}; a checkpoint of it is kept: run again to go on from there"
-            )
+            raise asked_to_stop(step, last)
 
     def on_train_end(self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
         self._report(state)

@@ -26,10 +26,7 @@ def weighted_order(kinds: Sequence[str], weights: Mapping[str, float], *, count:
     rows = {kind: np.flatnonzero([other == kind for other in kinds]) for kind in sorted(weights)}
     present = [kind for kind in rows if len(rows[kind]) and weights[kind] > 0]
     if not present:
-        raise ValueError(
-            f"no row has a kind of positive weight: the rows' kinds are {sorted(set(kinds))}, "
-            f"the weights {dict(weights)}"
-        )
+        raise ValueError(f"no row has a weight: kinds are {sorted(set(kinds))}, the weights {dict(weights)}")
     shares = largest_remainder([weights[kind] for kind in present], count)
     drawn = [repeated_passes(rows[kind], share, rng) for kind, share in zip(present, shares, strict=True)]
     # kinds are mixed over the whole run, rows within a kind keep the order of their passes

@@ -25,7 +25,6 @@ from posttrain.models.precision import frozen_copy
 from posttrain.models.sharding import learner_of
 from posttrain.rollout.episode_sampler import Stream, episode_seeds
 from posttrain.rollout.generator import RolloutBatch, RolloutSchedule
-from posttrain.runtime.exits import Interrupted
 from posttrain.train.advantages.estimator import AdvantageEstimator
 from posttrain.train.advantages.groups import EpisodeGroup
 from posttrain.train.online import checkpoints, metrics
@@ -40,7 +39,7 @@ from posttrain.train.online.updates import (
     weights_of,
     without_dropout,
 )
-from posttrain.train.resumable_trainer import TrainingRun
+from posttrain.train.resumable_trainer import TrainingRun, asked_to_stop
 from posttrain.types import Task
 
 
@@ -154,10 +153,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
                 checkpoints.save(run, step, whole=model, optimizer=optim, state=saved, also=estimator.save)
             run.progress(step, params.max_steps, "")
             if is_stopping and not is_last:
-                raise Interrupted(
-                    f"asked to stop after step {step} of {params.max_steps}; a checkpoint of it is kept: "
-                    "run again to go on from there"
-                )
+                raise asked_to_stop(step, params.max_steps)
     state.dev.take(model, run.folder, step)
 
 

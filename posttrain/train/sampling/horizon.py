@@ -36,7 +36,6 @@ class HorizonSampling(Section):
     decay: Decay
 
     def make(self, tasks: Sequence[Task], *, seed: int) -> "Horizon":
-        """Raises ConfigurationError for a task without the label, or with one that is no number."""
         return Horizon(self, tasks, seed=seed)
 
 
@@ -87,20 +86,15 @@ class Horizon(Sampler):
 
 
 def level_of(task: Task, label: str) -> float:
-    """Value of the label as a number, so that level 2 comes before 10."""
-    if label not in task.labels:
-        had = f"has {', '.join(task.labels)}" if task.labels else "has no labels"
-        raise ConfigurationError(
-            f"{_KNOB} is {label!r}, and task {task.task_id} {had}: without it nobody knows which tasks come first; "
-            "name a label that all tasks of the rl split have"
-        )
+    """Value of the label as a number: level 2 comes before 10. Raises ConfigurationError for
+    a task without the label, or with one that is no number."""
     try:
-        level = float(task.labels[label])
+        level = float(task.labels.get(label, "nan"))
     except ValueError:
         level = math.nan
     if not math.isfinite(level):
         raise ConfigurationError(
-            f"{_KNOB} is {label!r}, which is {task.labels[label]!r} for task {task.task_id}: levels are ordered as "
-            "numbers; name a label whose values are numbers, such as difficulty"
+            f"{_KNOB} is {label!r}, which is {task.labels.get(label)!r} for task {task.task_id}: name a label that "
+            "every task of the rl split has as a number, such as difficulty"
         )
     return level
