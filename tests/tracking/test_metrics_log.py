@@ -34,16 +34,6 @@ def test_a_sink_hears_what_a_checkpoint_brought_back_and_then_the_rest(tmp_path)
     assert read_metrics(tmp_path / "metrics.jsonl") == [{"loss": 0.5, "step": 1}, {"loss": 0.25, "step": 2}]
 
 
-def test_lines_after_the_checkpoint_are_forgotten(tmp_path):
-    with MetricsLog(tmp_path / "metrics.jsonl") as log:
-        log.write(1, {"loss": 0.5})
-        log.write(2, {"loss": 0.4})
-    with MetricsLog(tmp_path / "metrics.jsonl", earlier='{"loss": 0.5, "step": 1}\n'):
-        pass
-
-    assert read_metrics(tmp_path / "metrics.jsonl") == [{"loss": 0.5, "step": 1}]
-
-
 def test_what_json_cannot_say_becomes_null(tmp_path):
     with MetricsLog(tmp_path / "metrics.jsonl") as log:
         log.write(1, {"kl": float("nan"), "loss": float("inf")})

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from posttrain.runtime.knobs import Count, Section, SmallCount
-from posttrain.train.advantages.baselines import BaselineParams, BatchMean, GroupStd, VirtualBest
+from posttrain.train.advantages.baselines import BaselineParams, BatchMean, VirtualBest
 from posttrain.train.advantages.credit import Compared, EpisodeCredit, ImitationCredit
 from posttrain.train.advantages.gae import GaeCredit
 from posttrain.train.advantages.returns import DiscountedCredit, StatesCredit
@@ -129,6 +129,5 @@ class OnlineParams(Section):
         if isinstance(credit, EpisodeCredit) and credit.drop == "equal" and credit.equal_groups.type != "by_baseline":
             yield f"credit.drop is equal and credit.equal_groups {credit.equal_groups.type}: take drop none"
         # a difference over the whole step would be measured by the spread of one group
-        is_of_step = isinstance(credit, Compared) and isinstance(credit.baseline, BatchMean)
-        if is_of_step and isinstance(credit.scale, GroupStd):
+        if isinstance(credit, Compared) and isinstance(credit.baseline, BatchMean) and credit.scale.type == "group_std":
             yield "credit.baseline is batch_mean and credit.scale group_std: take batch_std or none"

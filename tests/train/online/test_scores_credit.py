@@ -62,14 +62,6 @@ def test_a_group_with_equal_rewards_learns_from_scores_that_differ():
     assert found == pytest.approx([1 / sqrt(2), -1 / sqrt(2)])
 
 
-def test_a_score_that_the_task_does_not_have_adds_nothing():
-    assert advantages(group(a=[1, 0, 0])) == advantages(group(a=[1, 0, 0], b=[0, 0, 0]))
-
-
-def test_what_has_no_weight_counts_for_nothing():
-    assert advantages(group(a=[1, 0, 0], c=[0.1, 0.2, 0.9])) == advantages(group(a=[1, 0, 0]))
-
-
 def test_a_mistake_has_a_weight_below_zero():
     [found] = advantages(group(a=[1, 0]), weights={"a": -0.5})
     assert found == pytest.approx([-1 / sqrt(2), 1 / sqrt(2)])
