@@ -13,8 +13,7 @@ import numpy as np
 
 from benchmarks.methods import CREDITS, credit_of
 from posttrain.train.advantages.credit import Credit, StepContext
-from posttrain.train.advantages.groups import FloatArray, Group, Turn
-from posttrain.train.advantages.history import TaskHistory
+from posttrain.train.advantages.groups import FloatArray, Group, TaskHistory, Turn
 
 GROUP_SIZE = 8
 

@@ -22,13 +22,12 @@ from posttrain.data.schemas import read_tasks
 from posttrain.models.loading import load_codec, load_model
 from posttrain.rewards.total import load_reward
 from posttrain.rollout.episode_sampler import EpisodeSampler
-from posttrain.train.losses.kl import NoKl
-from posttrain.train.online.inputs import TrainingInputs
+from posttrain.train.losses import NoKl
+from posttrain.train.online.learning import PolicyEpisodes
 from posttrain.train.online.loop import train_online
-from posttrain.train.online.params import OnlineParams
-from posttrain.train.online.policy_episodes import PolicyEpisodes
+from posttrain.train.online.params import OnlineParams, SamplingParams
+from posttrain.train.online.trainer_state import TrainingInputs
 from posttrain.train.resumable_trainer import open_run
-from posttrain.train.sampling.methods import SamplingParams
 from posttrain.types import ScoredEpisode, Task
 from posttrain.worlds.catalog import make_domain, score_names
 from posttrain.worlds.lookups.gold import gold_of

@@ -38,12 +38,13 @@ from posttrain.rewards.total import load_reward
 from posttrain.rollout.demonstrations import demonstrate
 from posttrain.rollout.episode_sampler import EpisodeSampler
 from posttrain.runtime.plain_yaml import read_yaml
-from posttrain.train.dpo import train_dpo
-from posttrain.train.online.inputs import TrainingInputs
+from posttrain.train.on_pairs import train_on_pairs
+from posttrain.train.online.learning import PolicyEpisodes
 from posttrain.train.online.loop import train_online
 from posttrain.train.online.params import OnlineParams
-from posttrain.train.online.policy_episodes import PolicyEpisodes
-from posttrain.train.params import DpoParams
+from posttrain.train.online.trainer_state import TrainingInputs
+from posttrain.train.pair_training import PairTraining
+from posttrain.train.policy_params import DpoParams
 from posttrain.train.resumable_trainer import open_run
 from posttrain.train.reward_model import new_reward_model, train_reward_model
 from posttrain.train.sft import train_sft
@@ -216,7 +217,7 @@ def run_stage(stage: str, params: Params, folder: Path) -> None:
             train_sft(model, codec.tokenizer, rows=rows, **own, **common)
         how = {"lr": 1e-3, "optimizer": params.train_policy.optimizer, "checkpoint_every_steps": 2, **common}
         if isinstance(algorithm := params.train_policy.algorithm, DpoParams):
-            train_dpo(model, codec.tokenizer, pairs=pairs, params=algorithm, **how)
+            train_on_pairs(PairTraining(model, codec.tokenizer, pairs, **how), algorithm)
         elif stage == "grpo" and isinstance(algorithm, OnlineParams):
             domain = make_domain(params.world)
             reward = load_reward(params.reward, score_names(domain))

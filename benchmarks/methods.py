@@ -3,7 +3,7 @@
 from pydantic import TypeAdapter
 
 from posttrain.runtime.plain_yaml import load_yaml
-from posttrain.train.advantages.methods import CreditParams
+from posttrain.train.online.params import CreditParams
 
 CREDITS = {
     "grpo": "{type: episode, baseline: {type: group_mean}, scale: {type: group_std, floor: 1.0e-4}, "

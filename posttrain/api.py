@@ -64,12 +64,9 @@ class World:
 
     def tasks(self, split: Split, count: int | None = None) -> list[Task]:
         """The tasks of a split, all by default. Raises ConfigurationError where there is none."""
-        tasks = tasks_of(self.scored.domain, split, self.params.world, at_most=count)
-        if not tasks:
-            raise ConfigurationError(
-                f"the world {self.scored.domain.name} has no tasks of {split}; choose another split"
-            )
-        return tasks
+        if tasks := tasks_of(self.scored.domain, split, self.params.world, at_most=count):
+            return tasks
+        raise ConfigurationError(f"the world {self.scored.domain.name} has no tasks of {split}; choose another split")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +113,9 @@ def load_world(
     quick: bool = True,
     params: str | Path = PARAMS,
 ) -> World:
-    """The world of that type (such as `toy`, or your own as `module:name`), by default the one that
-    the knobs name. These are of `params.yaml`, with the small sizes of `experiments/demo.yaml`
-    where `quick`, then `knobs`: dotted keys with their values, `{"train_sft.max_steps": 50}`.
-
-    Raises ConfigurationError where there is no such world or knob.
-    """
+    """The world of that type (such as `toy`, or your own as `module:name`), by default the one of
+    `params.yaml`; with the small sizes of `experiments/demo.yaml` where `quick`, then `knobs`:
+    dotted keys with their values, `{"train_sft.max_steps": 50}`."""
     settings, is_named = knobs_for_world(name, knobs or {}, is_quick=quick, file=Path(params))
     domain = domain_of(settings.world)
     source = Path(params).name
@@ -134,7 +128,7 @@ def load_world(
 
 def demonstrate(world: World, num_tasks: int | None = None) -> list[TrajectoryRow]:
     """Demonstrations of the sft tasks by the world's scripted expert, which makes mistakes at the
-    rates that the world's knobs give them. Raises ConfigurationError where it has no expert."""
+    rates that the world's knobs give them."""
     return _demonstrated(world, "sft", num_tasks, is_flawless=False)
 
 
@@ -143,10 +137,7 @@ def sft(
 ) -> Path:
     """Fine-tune a model on what the agent wrote in the demonstrations, and give its folder. Without
     a `model` it is what `params.yaml` says: by default a small one from scratch. A loss on flawless
-    demonstrations of the dev tasks chooses the checkpoint.
-
-    Raises ConfigurationError where the model cannot be had.
-    """
+    demonstrations of the dev tasks chooses the checkpoint."""
     params, section = world.params, _model_section(world, model)
     dev = [row for row in demonstrations if row.split == "dev"] or _demonstrated(world, "dev", is_flawless=True)
     rows = [row for row in demonstrations if row.split != "dev"]
@@ -159,11 +150,7 @@ def sft(
 def train_policy(model: Model, world: World, *, to: str | Path = "out/policy") -> Path:
     """Train a model further by `train_policy.algorithm`, and give the new folder: online (GRPO by
     default) on its own episodes of the rl tasks; or by DPO, KTO or ORPO on pairs of its episodes,
-    which are sampled first.
-
-    Raises ConfigurationError where the model cannot be had, DataError where sampled episodes make
-    no pair.
-    """
+    which are sampled first. Raises DataError where they make no pair."""
     params, knobs = world.params, world.params.train_policy
     tasks = world.tasks("rl")
     with _training("train_policy", to, world) as (run, progress):
@@ -210,8 +197,6 @@ def play(
     model: Model, world: World, *, split: Split = "test", number: int = 0, temperature: float = 0.0
 ) -> PlayedEpisode:
     """One episode of a split's task by its number from 0, greedily by default."""
-    if number < 0:
-        raise ConfigurationError(f"number is {number}; a split's tasks are counted from 0")
     task = world.tasks(split, number + 1)[-1]
     network, codec, scored = _loaded(model, world)
     [trajectory] = scored.player(network, codec, seed=world.params.seed)([task], temperature)

@@ -273,21 +273,16 @@ class ScoredEpisode:
     @property
     def rule_reward(self) -> float:
         """The reward by rules, which the metrics are about; 0.0 of a lost episode, which no group
-        counts. Raises ValueError where nobody scored the episode."""
+        counts."""
         if self.is_aborted:
             return 0.0
-        if self.trajectory.reward is None:
-            raise ValueError(
-                f"the episode of task {self.trajectory.task_id} has no reward; score it before it is learnt from"
-            )
+        assert self.trajectory.reward is not None
         return self.trajectory.reward
 
     @property
     def is_success(self) -> bool:
-        """Its world's verdict."""
         return self.trajectory.is_success
 
     @property
     def is_aborted(self) -> bool:
-        """It ended through no doing of the agent's: nothing is learnt from it."""
         return self.trajectory.is_aborted

@@ -26,10 +26,9 @@ from posttrain.runtime.exits import ConfigurationError, DataError, Problem
 from posttrain.runtime.import_by_name import load_named
 from posttrain.runtime.knobs import nearest
 from posttrain.train.online.params import OnlineParams
-from posttrain.train.replay.expert import ExpertReplay
-from posttrain.train.replay.hints import HintReplay
+from posttrain.train.replay import ExpertReplay, HintReplay
 from posttrain.train.sampling.horizon import HorizonSampling
-from posttrain.train.sampling.spread import SpreadSampling
+from posttrain.train.sampling.orders import SpreadSampling
 from posttrain.worlds.catalog import make_domain, require_expert, require_regeneration, score_names
 from posttrain.worlds.grading import GENERAL_SCORES
 from posttrain.worlds.params import OwnWorldParams
@@ -224,7 +223,7 @@ def _memory(params: Params) -> Iterator[Problem]:
     cards = dict(named.split("=") for named in os.environ.get(CARDS, "").split(",") if named)
     if not cards or (isinstance(params.model, PretrainedModel) and not local_config(params.model, root=tree_root())):
         return
-    from posttrain.memory_estimate.gpu_cards import refused_by_cards
+    from posttrain.memory_estimate.advice import refused_by_cards
 
     for line in refused_by_cards(params, {name: float(gib) for name, gib in cards.items()}, root=tree_root()):
         yield Problem("model", "no_room", line)

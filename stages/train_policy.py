@@ -19,8 +19,8 @@ from posttrain.tracking.wandb_sink import wandb_sinks
 from posttrain.train.on_pairs import learn_from_pairs
 from posttrain.train.online.learning import learn_online
 from posttrain.train.online.params import OnlineParams
-from posttrain.train.params import DpoParams, KtoParams, OrpoParams
 from posttrain.train.policy_inputs import PAIRS, REWARD_MODEL
+from posttrain.train.policy_params import DpoParams, KtoParams, OrpoParams
 from posttrain.train.preference_pairs import read_pairs
 from posttrain.train.resumable_trainer import METRICS, TrainingRun, open_run
 from posttrain.train.reward_model import load_reward_model

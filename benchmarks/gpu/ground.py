@@ -27,9 +27,9 @@ from posttrain.rollout.demonstrations import demonstrate
 from posttrain.rollout.episode_sampler import EpisodeSampler
 from posttrain.runtime.plain_yaml import read_yaml
 from posttrain.tracking.metrics_log import read_metrics
-from posttrain.train.online.inputs import TrainingInputs
+from posttrain.train.online.learning import PolicyEpisodes
 from posttrain.train.online.loop import train_online
-from posttrain.train.online.policy_episodes import PolicyEpisodes
+from posttrain.train.online.trainer_state import TrainingInputs
 from posttrain.train.resumable_trainer import METRICS, open_run
 from posttrain.train.sft import train_sft
 from posttrain.worlds.catalog import make_domain, require_expert, score_names

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.footprint import ADAPTERS, SIZES, STAGES, make_model, read_params, run_stage, write_params
 from benchmarks.gpu.ground import Ground, forget
-from posttrain.memory_estimate.gpu_cards import CardPlan
+from posttrain.memory_estimate.advice import CardPlan
 from posttrain.memory_estimate.stages import stage_memory
 from posttrain.models.params import Dtype
 

@@ -2,15 +2,13 @@
 little."""
 
 import json
-import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from posttrain.memory_estimate.advice import Change
-    from posttrain.memory_estimate.gpu_cards import CardPlan
+    from posttrain.memory_estimate.advice import CardPlan, Change
     from posttrain.memory_estimate.stages import StageMemory
 
 _GIB = 1 << 30
@@ -19,14 +17,13 @@ _GIB = 1 << 30
 def plan_memory(gpu_gib: float, *, params_yaml: Path, model_folder: Path | None, as_json: bool) -> None:
     """Print it. Raises ConfigurationError where knobs or config cannot be used."""
     from posttrain.config.params import load_params
-    from posttrain.memory_estimate.gpu_cards import plan_for_card
+    from posttrain.memory_estimate.advice import plan_for_card
     from posttrain.memory_estimate.model import model_config
 
     params = load_params(params_yaml)
     config = model_config(params, folder=model_folder)
-    progress = None if as_json or not sys.stderr.isatty() else lambda line: print(line, file=sys.stderr)
     with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of PEFT about transformers
-        plan = plan_for_card(params, config, gpu_gib=gpu_gib, progress=progress)
+        plan = plan_for_card(params, config, gpu_gib=gpu_gib)
     print(json.dumps(_as_json(plan), ensure_ascii=False, indent=1) if as_json else _as_text(plan))
 
 

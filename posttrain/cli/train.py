@@ -39,7 +39,7 @@ def train(
 
 def _algorithm(kind: str) -> list[str]:
     """The settings that choose the algorithm; online is that of `params.yaml`."""
-    from posttrain.train.params import DpoParams, KtoParams, OrpoParams
+    from posttrain.train.policy_params import DpoParams, KtoParams, OrpoParams
 
     sections: dict[str, Any] = {"dpo": DpoParams, "kto": KtoParams, "orpo": OrpoParams}
     if kind not in sections:

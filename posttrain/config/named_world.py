@@ -43,10 +43,7 @@ def knobs_for_world(
 ) -> tuple["Params", bool]:
     """The knobs of `file`, made small by `experiments/demo.yaml` where `is_quick`, then `knobs`;
     and whether the files name that world. Of another one the section is its example, the limits
-    are `DEFAULT_AGENT`, and no label is weighed.
-
-    Raises ConfigurationError where a file is missing or wrong, or there is no such world or knob.
-    """
+    are `DEFAULT_AGENT`, and no label is weighed."""
     from posttrain.config.params import parse_params, read_knobs, set_knobs
 
     content = read_knobs(_found(file).read_bytes(), source=str(file))
@@ -90,16 +87,14 @@ def _found(file: Path) -> Path:
 
 
 def read_settings(path: Path | None) -> "Params | None":
-    """The whole params.yaml; None where no path is given and the folder has none. Raises
-    ConfigurationError where it is wrong."""
+    """The whole params.yaml; None where no path is given and the folder has none."""
     from posttrain.config.params import load_params
 
     return None if path is None and not PARAMS.exists() else load_params(path or PARAMS)
 
 
 def section_of(name: str, settings: "Params | None") -> "WorldParams":
-    """The section of `settings` where it names this world, or else the world's example. Raises
-    ConfigurationError where there is no such world."""
+    """The section of `settings` where it names this world, or else the world's example."""
     from posttrain.runtime.knobs import nearest
     from posttrain.worlds.catalog import WORLDS, example_params
 

@@ -63,8 +63,7 @@ class Params(Section):
 
 
 def load_params(path: Path = Path("params.yaml")) -> Params:
-    """Read and check the whole file. Raises ParamsError naming every bad key at once, with its
-    value and what is accepted."""
+    """Read and check the whole file. Raises ParamsError naming every bad key at once."""
     try:
         content = read_knobs(path.read_bytes(), source=str(path))
     except FileNotFoundError as error:
@@ -126,32 +125,28 @@ def _contradictions(params: Params) -> Iterator[Problem]:
     if preferences.num_tasks > world.num_rl_tasks:
         reason = f"world.num_rl_tasks is only {world.num_rl_tasks}, and preferences are sampled on the rl split"
         yield problem("sample_preferences.num_tasks", preferences.num_tasks, reason, "Raise the split or lower it")
-    if isinstance(algorithm, OnlineParams) and algorithm.tasks_per_step > world.num_rl_tasks:
-        key, reason = "train_policy.algorithm.tasks_per_step", f"world.num_rl_tasks is only {world.num_rl_tasks}"
-        reason += ", so one step would play a task as two groups"
-        yield problem(key, algorithm.tasks_per_step, reason, "Raise the split or lower it")
     if isinstance(algorithm, OnlineParams):
+        if algorithm.tasks_per_step > world.num_rl_tasks:
+            reason = f"world.num_rl_tasks is only {world.num_rl_tasks}: one step would play a task as two groups"
+            key = "train_policy.algorithm.tasks_per_step"
+            yield problem(key, algorithm.tasks_per_step, reason, "Raise the split or lower it")
         most = _most_to_earn(params)
         for name, best in algorithm.virtual_bests.items():
             if best < most:
-                key = f"train_policy.algorithm.credit.{name}.best"
                 reason = f"an episode can earn {most:g}, and one that is better than the best would be pushed down"
-                yield problem(key, best, reason, f"Raise it to {most:g}")
-    if params.validate_data.max_tokens > params.agent.max_context_tokens:
-        reason = (
-            f"agent.max_context_tokens is {params.agent.max_context_tokens}, so demonstrations would be validated "
-            "that no episode could hold, and that the quality filter drops"
-        )
+                yield problem(f"train_policy.algorithm.credit.{name}.best", best, reason, f"Raise it to {most:g}")
+    if params.validate_data.max_tokens > (context := params.agent.max_context_tokens):
+        reason = f"agent.max_context_tokens is {context}: no episode could hold such demonstrations"
         remedy = "Lower it or raise agent.max_context_tokens"
         yield problem("validate_data.max_tokens", params.validate_data.max_tokens, reason, remedy)
-    num_held_out = round(params.train_reward_model.holdout_frac * preferences.num_tasks)
+    holdout_frac = params.train_reward_model.holdout_frac
+    num_held_out = round(holdout_frac * preferences.num_tasks)
     if not 0 < num_held_out < preferences.num_tasks:
-        reason = (
-            f"of {preferences.num_tasks} tasks (sample_preferences.num_tasks) {num_held_out} would be held out and "
-            f"{preferences.num_tasks - num_held_out} trained on, and both are needed"
+        num_trained = preferences.num_tasks - num_held_out
+        reason = f"of {preferences.num_tasks} tasks {num_held_out} would be held out and {num_trained} trained on"
+        yield problem(
+            "train_reward_model.holdout_frac", holdout_frac, reason, "Change it or sample_preferences.num_tasks"
         )
-        frac = params.train_reward_model.holdout_frac
-        yield problem("train_reward_model.holdout_frac", frac, reason, "Change either knob")
     if params.agent.max_new_tokens < (needed := getattr(world, "num_answer_tokens", 1)):
         reason = f"the world {world.type} asks for messages of {needed} tokens, which would be cut off"
         yield problem("agent.max_new_tokens", params.agent.max_new_tokens, reason, f"Raise it to {needed}")

@@ -45,10 +45,10 @@ from posttrain.rollout.engines.token_sampling import sample
 from posttrain.runtime.exits import ConfigurationError, StageError
 from posttrain.train.advantages.critic import Critic
 from posttrain.train.advantages.gae import GaeCredit
-from posttrain.train.online.batch import NUM_MICRO_BATCHES, Batch
 from posttrain.train.online.params import OnlineParams
-from posttrain.train.online.updates import MAX_GRAD_NORM
-from posttrain.train.params import DpoParams, KtoParams, OrpoParams, TrainRewardModelParams, TrainSftParams
+from posttrain.train.online.updates import MAX_GRAD_NORM, NUM_MICRO_BATCHES, Batch
+from posttrain.train.params import TrainRewardModelParams, TrainSftParams
+from posttrain.train.policy_params import DpoParams, KtoParams, OrpoParams
 from posttrain.train.trainable import prepared
 
 _EIGHT_BIT_BLOCK, _EIGHT_BIT_LEAST = 256, 4096  # of bitsandbytes: weights that share a scale, and the fewest it packs
@@ -68,7 +68,6 @@ class StageMemory:
 
     @property
     def total(self) -> int:
-        """Bytes."""
         return sum(self.parts.values())
 
 
@@ -76,8 +75,7 @@ def stage_memory(
     stage: str, params: Params, config: PretrainedConfig, *, num_slots: int = NUM_SLOTS, gpu_bytes: int | None = None
 ) -> StageMemory:
     """Estimate a stage. An engine in this process has `num_slots` slots in memory (on a CPU, only
-    those that were used), or fewer where `gpu_bytes` has no room for them. Raises
-    ConfigurationError for knobs that the stage would refuse, and NotEstimatedError."""
+    those that were used), or fewer where `gpu_bytes` has no room for them."""
     row_tokens = min(params.agent.max_turns * params.agent.max_new_tokens, params.agent.max_context_tokens - 1)
 
     def num_picked(shape: Sequence[int]) -> int:

@@ -47,11 +47,6 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._answer = False
         self._storages: dict[int, tuple[int, str]] = {}
 
-    @property
-    def peak(self) -> int:
-        """Peak in bytes."""
-        return self.at_peak.total()
-
     def forget_peak(self) -> None:
         """Resets the peak to the current memory."""
         self.at_peak = self.live.copy()
@@ -105,7 +100,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             label = LOGITS
         self._storages[key] = (size, label)
         self.live[label] += size
-        if self.live.total() > self.peak:
+        if self.live.total() > self.at_peak.total():
             self.at_peak = self.live.copy()
         weakref.finalize(storage, self._gone, key)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from posttrain.runtime.exits import ConfigurationError, DataError
+from posttrain.runtime.exits import DataError
 from posttrain.runtime.redaction import redact
 from posttrain.tracking.alarms import KEY, Alarms
 
@@ -42,10 +42,6 @@ class MetricsLog:
         self.path = path
         self._sinks, self._alarms = tuple(sinks), alarms
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir():
-            raise ConfigurationError(
-                f"{path} is a folder where the metrics of a training go: move it away and run again"
-            )
         self._file = path.open("w", encoding="utf-8")
         self._file.write(earlier)
         self._file.flush()

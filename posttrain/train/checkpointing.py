@@ -5,20 +5,13 @@ disk one with a short file; both are removed before the run resumes, so that not
 them. What a folder holds is up to the trainer (`resumable_trainer.py`, `online/checkpoints.py`).
 """
 
-import contextlib
-import errno
 import hashlib
 import json
 import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-
-from safetensors import SafetensorError
-
-from posttrain.runtime.exits import Interrupted
 
 MARKER = "COMPLETE"
 PREFIX = "checkpoint-"
@@ -33,7 +26,8 @@ def seal(checkpoint: Path) -> None:
     with temporary.open("w", encoding="utf-8") as file:
         json.dump(content, file, indent=1, sort_keys=True)
         file.flush()
-        os.fsync(file.fileno())
+        os.fsync(file.fileno())  # a rename may reach the disk before the content does
+    # the one atomic step: before it the folder counts for nothing
     temporary.rename(checkpoint / MARKER)
 
 
@@ -42,17 +36,15 @@ def is_complete(checkpoint: Path) -> bool:
     return _damage(checkpoint) is None
 
 
-def newest_complete(folder: Path, needed_by: Callable[[Path], Path | None] = lambda _: None) -> Path | None:
-    """The complete checkpoint of the highest step, or None; the one that `needed_by` gives for it
-    must be complete, too. Incomplete ones above it are removed, with a line on stderr for each."""
+def newest_complete(folder: Path) -> Path | None:
+    """The complete checkpoint of the highest step, or None. Incomplete ones above it are removed,
+    with a line on stderr for each."""
     for checkpoint in reversed(checkpoints_in(folder)):
-        what = _damage(checkpoint)
-        if what is None and (needed := needed_by(checkpoint)) is not None and (lack := _damage(needed)) is not None:
-            what = f"it needs {needed.name}, and there {lack}"
-        if what is None:
+        damage = _damage(checkpoint)
+        if damage is None:
             return checkpoint
         print(
-            f"{checkpoint} is half written or damaged ({what}): removed, the run goes on from the one before",
+            f"{checkpoint} is half written or damaged ({damage}): removed, the run goes on from the one before",
             file=sys.stderr,
             flush=True,
         )
@@ -81,51 +73,14 @@ def checkpoints_in(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name.removeprefix(PREFIX)))
 
 
-@contextlib.contextmanager
-def interrupted_when_full(folder: Path) -> Iterator[None]:
-    """Turn a write that failed on a full disk into Interrupted, the last good checkpoint kept."""
-    try:
-        yield
-    except (OSError, RuntimeError, SafetensorError) as error:
-        if end := no_room(folder, error):
-            raise end from error
-        raise
-
-
-def no_room(folder: Path, error: Exception) -> Interrupted | None:
-    """Interrupted for a write that failed for want of space, None for another error."""
-    # torch and safetensors report a full disk as errors of their own, without an `errno`; the free
-    # space on the disk then tells.
-    number = error.errno if isinstance(error, OSError) else None
-    free_mib = shutil.disk_usage(folder).free / 2**20
-    is_full = number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or any(
-        sign in str(error) for sign in ("No space left", "File too large")
-    )
-    if not is_full and (isinstance(error, OSError) or free_mib > 1):
-        return None
-    kept = newest_complete(folder)
-    return Interrupted(
-        f"no room to write in {folder} ({free_mib:.0f} MiB free): {error}. "
-        f"{f'The last good one, {kept.name}, is kept' if kept else 'There was none before it'}: "
-        "free some space and run again, it goes on from there"
-    )
-
-
 def _damage(checkpoint: Path) -> str | None:
     """Describe what is wrong with the checkpoint; None where nothing is."""
     try:
-        content = json.loads((checkpoint / MARKER).read_text(encoding="utf-8"))
-        sealed, found = (
-            content["files"],
-            {path.name for path in checkpoint.iterdir() if not path.is_dir()} - {MARKER, f"{MARKER}.tmp"},
-        )
+        sealed = json.loads((checkpoint / MARKER).read_text(encoding="utf-8"))["files"]
+        found = {path.name for path in checkpoint.iterdir() if not path.is_dir()} - {MARKER, f"{MARKER}.tmp"}
         if not isinstance(sealed, dict) or not sealed or found != set(sealed):
             return f"{MARKER} does not name the files that are there"
-        changed = [
-            name
-            for name, digest in sealed.items()
-            if not (checkpoint / name).is_file() or _sha256(checkpoint / name) != digest
-        ]
+        changed = [name for name, digest in sealed.items() if _sha256(checkpoint / name) != digest]
     except FileNotFoundError:
         return f"it has no {MARKER}"
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:

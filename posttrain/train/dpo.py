@@ -12,68 +12,31 @@ in log-likelihood less the rejected one's, the loss of a pair is one of:
 Left out: TRL's other losses, length normalisation.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 from torch import Tensor
 from trl import DPOConfig, DPOTrainer
 
-from posttrain.models.optimizers import build_optimizer
-from posttrain.models.params import OptimizerKind
-from posttrain.models.sharding import learner_of
-from posttrain.train.pair_training import (
-    PairCollator,
-    ReferenceTrainer,
-    RowPair,
-    episode_logprobs,
-    pair_arguments,
-    pair_dataset,
-    pair_order,
-    reference_of,
-)
-from posttrain.train.params import DpoParams
-from posttrain.train.resumable_trainer import TrainingRun
+from posttrain.train.pair_training import PairCollator, PairTraining, ReferenceTrainer, episode_logprobs, pair_dataset
+from posttrain.train.policy_params import DpoParams
 
 
-def train_dpo(
-    model: Any,
-    tokenizer: Any,
-    *,
-    pairs: Sequence[RowPair],
-    params: DpoParams,
-    lr: float,
-    optimizer: OptimizerKind,
-    checkpoint_every_steps: int,
-    seed: int,
-    run: TrainingRun,
-) -> None:
-    """Train `model` in place on (chosen, rejected) pairs, used in shuffled passes. Resumes from
-    `run.checkpoint` where there is one."""
-    learner = learner_of(model, optimizer)
-    arguments = DPOConfig(
-        **pair_arguments(run, model, params, lr=lr, checkpoint_every_steps=checkpoint_every_steps, seed=seed),
-        loss_type=params.loss,
-        precompute_ref_log_probs=True,
-        max_length=None,
-    )
+def dpo_trainer(training: PairTraining, params: DpoParams) -> ReferenceTrainer:
     trainer = _Dpo(
-        model=learner,
-        whole=model,
-        ref_model=reference_of(model, optimizer),
-        args=arguments,
-        train_dataset=pair_dataset(pairs),
-        data_collator=PairCollator(tokenizer.pad_token_id),
-        processing_class=tokenizer,
-        optimizer=build_optimizer(learner, optimizer, lr),
-        run=run,
+        args=DPOConfig(
+            **training.arguments(params), loss_type=params.loss, precompute_ref_log_probs=True, max_length=None
+        ),
+        ref_model=training.reference(),
+        train_dataset=pair_dataset(training.pairs),
+        data_collator=PairCollator(training.tokenizer.pad_token_id),
+        **training.parts(),
     )
-    trainer.train_dataset = trainer.train_dataset.select(pair_order(pairs, params, seed=seed))
-    trainer.train_or_resume()
+    # after the reference's log-probs were computed: once for each pair, not for each of its uses
+    trainer.train_dataset = trainer.train_dataset.select(training.order(params))
+    return trainer
 
 
 class _Dpo(ReferenceTrainer, DPOTrainer):  # type: ignore[misc]  # trl is untyped
-    """DPOTrainer on rows that are token ids already."""
-
     def reference_columns(self, batch: Mapping[str, Tensor]) -> dict[str, list[float]]:
         logprobs_2N = episode_logprobs(self.model, batch)
         num_pairs = len(logprobs_2N) // 2

@@ -22,63 +22,30 @@ from torch import Tensor
 from trl import KTOConfig, KTOTrainer
 
 from posttrain.models.codec import TokenRow
-from posttrain.models.optimizers import build_optimizer
-from posttrain.models.params import OptimizerKind
-from posttrain.models.sharding import learner_of
-from posttrain.train.pair_training import (
-    COLUMNS,
-    ReferenceTrainer,
-    RowPair,
-    episode_logprobs,
-    padded,
-    pair_arguments,
-    pair_order,
-    reference_of,
-)
-from posttrain.train.params import KtoParams
-from posttrain.train.resumable_trainer import TrainingRun
+from posttrain.train.pair_training import COLUMNS, PairTraining, ReferenceTrainer, RowPair, episode_logprobs, padded
+from posttrain.train.policy_params import KtoParams
 from posttrain.train.sample_order import IntArray
 
 MATCHED, MISMATCHED = "", "KL_"  # how the names of TRL's columns begin
 
 
-def train_kto(
-    model: Any,
-    tokenizer: Any,
-    *,
-    pairs: Sequence[RowPair],
-    params: KtoParams,
-    lr: float,
-    optimizer: OptimizerKind,
-    checkpoint_every_steps: int,
-    seed: int,
-    run: TrainingRun,
-) -> None:
-    """Train `model` in place on both episodes of each pair, the pairs used in shuffled passes.
-    Resumes from `run.checkpoint` where there is one."""
-    learner = learner_of(model, optimizer)
-    arguments = pair_arguments(run, model, params, lr=lr, checkpoint_every_steps=checkpoint_every_steps, seed=seed)
-    pairs_per_part = arguments.pop("per_device_train_batch_size")
-    order = pair_order(pairs, params, seed=seed)
-    trainer = _Kto(
-        model=learner,
-        whole=model,
-        ref_model=reference_of(model, optimizer),
+def kto_trainer(training: PairTraining, params: KtoParams) -> ReferenceTrainer:
+    arguments, order = training.arguments(params), training.order(params)
+    pairs_per_part = arguments["per_device_train_batch_size"]
+    arguments["per_device_train_batch_size"] = 2 * pairs_per_part  # TRL counts episodes
+    return _Kto(
         args=KTOConfig(
             **arguments,
-            per_device_train_batch_size=2 * pairs_per_part,
             desirable_weight=params.desirable_weight,
             undesirable_weight=params.undesirable_weight,
             precompute_ref_log_probs=True,
             max_length=None,
         ),
-        train_dataset=_episodes(pairs, order, batch_size=params.batch_size, pairs_per_part=pairs_per_part),
-        data_collator=_Collator(tokenizer.pad_token_id),
-        processing_class=tokenizer,
-        optimizer=build_optimizer(learner, optimizer, lr),
-        run=run,
+        ref_model=training.reference(),
+        train_dataset=_episodes(training.pairs, order, batch_size=params.batch_size, pairs_per_part=pairs_per_part),
+        data_collator=_Collator(training.tokenizer.pad_token_id),
+        **training.parts(),
     )
-    trainer.train_or_resume()
 
 
 def mismatched(row: TokenRow, other: TokenRow) -> TokenRow:

@@ -11,7 +11,7 @@ tokens, a mean over episodes of each one's mean, which is the paper's and the sa
 processes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from datasets import disable_progress_bars
@@ -20,53 +20,30 @@ from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
 from posttrain.models.adapters import behind_adapters
-from posttrain.models.optimizers import build_optimizer
-from posttrain.models.params import OptimizerKind
-from posttrain.models.sharding import learner_of
 from posttrain.models.token_logprobs import agent_logprobs
-from posttrain.train.pair_training import PairCollator, RowPair, batch_labels, pair_arguments, pair_dataset, pair_order
-from posttrain.train.params import OrpoParams
-from posttrain.train.resumable_trainer import Resumable, TrainingRun
+from posttrain.train.pair_training import PairCollator, PairTraining, batch_labels, pair_dataset
+from posttrain.train.policy_params import OrpoParams
+from posttrain.train.resumable_trainer import Resumable
 
 LEAST_DOUBT = 1e-6  # in nats per token; below it an episode's odds are taken for those there
 
 
-def train_orpo(
-    model: Any,
-    tokenizer: Any,
-    *,
-    pairs: Sequence[RowPair],
-    params: OrpoParams,
-    lr: float,
-    optimizer: OptimizerKind,
-    checkpoint_every_steps: int,
-    seed: int,
-    run: TrainingRun,
-) -> None:
-    """Train `model` in place on (chosen, rejected) pairs, used in shuffled passes. Resumes from
-    `run.checkpoint` where there is one."""
-    learner = learner_of(model, optimizer)
+def orpo_trainer(training: PairTraining, params: OrpoParams) -> Resumable:
     disable_progress_bars()  # of TRL's passes over the rows, which change nothing
-    add_fused_lm_head(behind_adapters(learner))
-    trainer = _Orpo(
-        model=learner,
-        whole=model,
+    parts = training.parts()
+    add_fused_lm_head(behind_adapters(parts["model"]))
+    return _Orpo(
         args=ORPOConfig(
-            **pair_arguments(run, model, params, lr=lr, checkpoint_every_steps=checkpoint_every_steps, seed=seed),
-            max_length=max(len(row.input_ids) for pair in pairs for row in pair),
+            **training.arguments(params),
+            max_length=max(len(row.input_ids) for pair in training.pairs for row in pair),
         ),
-        train_dataset=pair_dataset(pairs).select(pair_order(pairs, params, seed=seed)),
-        data_collator=PairCollator(tokenizer.pad_token_id),
-        processing_class=tokenizer,
-        optimizer=build_optimizer(learner, optimizer, lr),
-        run=run,
+        train_dataset=pair_dataset(training.pairs).select(training.order(params)),
+        data_collator=PairCollator(training.tokenizer.pad_token_id),
+        **parts,
     )
-    trainer.train_or_resume()
 
 
 class _Orpo(Resumable, ORPOTrainer):  # type: ignore[misc]  # trl is untyped
-    """ORPOTrainer on rows that are token ids already."""
-
     logged: ClassVar = {
         "loss": "loss",
         "learning_rate": "lr",
@@ -82,7 +59,7 @@ class _Orpo(Resumable, ORPOTrainer):  # type: ignore[misc]  # trl is untyped
 
     @staticmethod
     def tokenize_row(row: dict[str, Any]) -> dict[str, Any]:
-        return row
+        return row  # token ids already
 
     def concatenated_forward(self, model: Any, batch: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """Mean log-probabilities of the chosen and of the rejected, shape (N,); the same again in

@@ -1,5 +1,4 @@
-"""Shared by the trainers on pairs: arguments, order of the pairs, tensors, and reference
-log-probabilities.
+"""Shared by the trainers on pairs: arguments, tensors, and reference log-probabilities.
 
 TRL marks everything after the prompt as the completion; here the mask is the agent's tokens alone,
 so that a tool result, which differs between the two episodes, is never made likelier. The reference
@@ -8,58 +7,90 @@ changes and need not stay in memory.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor
 
 from posttrain.models.codec import TokenRow
 from posttrain.models.distributed import is_sharded, pair_parts
+from posttrain.models.optimizers import build_optimizer
 from posttrain.models.params import OptimizerKind
 from posttrain.models.sharding import learner_of
 from posttrain.models.token_logprobs import IGNORED, agent_logprobs, pad_right
-from posttrain.train.params import DpoParams, KtoParams, OrpoParams
+from posttrain.train.policy_params import DpoParams, KtoParams, OrpoParams
 from posttrain.train.resumable_trainer import Resumable, TrainingRun, trainer_arguments
-from posttrain.train.sample_order import IntArray, repeated_passes, sort_within_batches
+from posttrain.train.sample_order import IntArray, passes_by_length
 
 SIDES = ("chosen", "rejected")
 COLUMNS = ("input_ids", "mask")
 
 RowPair = tuple[TokenRow, TokenRow]  # chosen, rejected
+PairParams = DpoParams | KtoParams | OrpoParams
 
 
-def pair_arguments(
-    run: TrainingRun,
-    model: Any,
-    params: DpoParams | KtoParams | OrpoParams,
-    *,
-    lr: float,
-    checkpoint_every_steps: int,
-    seed: int,
-) -> dict[str, Any]:
-    """Trainer arguments of all three; the learning rate falls to 0 linearly."""
-    num_parts, pairs_per_part = pair_parts(params.batch_size, "train_policy.algorithm.batch_size", run.rows_at_once)
-    common = trainer_arguments(
-        run, model, max_steps=params.max_steps, checkpoint_every_steps=checkpoint_every_steps, lr=lr, seed=seed
-    )
-    return {
-        **common,
-        "lr_scheduler_type": "linear",
-        "per_device_train_batch_size": pairs_per_part,
-        "gradient_accumulation_steps": num_parts,
-        "beta": params.beta,
-    }
+@dataclass(frozen=True, slots=True)
+class PairTraining:
+    """A training on (chosen, rejected) pairs, used in shuffled passes: `model`, whose weights are
+    trained in place, the pairs, and the knobs beside the algorithm's own."""
+
+    model: Any
+    tokenizer: Any
+    pairs: Sequence[RowPair]
+    lr: float
+    optimizer: OptimizerKind
+    checkpoint_every_steps: int
+    seed: int
+    run: TrainingRun
+
+    def arguments(self, params: PairParams) -> dict[str, Any]:
+        """The trainer's arguments; the learning rate falls to 0 linearly."""
+        num_parts, pairs_per_part = pair_parts(
+            params.batch_size, "train_policy.algorithm.batch_size", self.run.rows_at_once
+        )
+        common = trainer_arguments(
+            self.run,
+            self.model,
+            max_steps=params.max_steps,
+            checkpoint_every_steps=self.checkpoint_every_steps,
+            lr=self.lr,
+            seed=self.seed,
+        )
+        return {
+            **common,
+            "lr_scheduler_type": "linear",
+            "per_device_train_batch_size": pairs_per_part,
+            "gradient_accumulation_steps": num_parts,
+            "beta": params.beta,
+        }
+
+    def parts(self) -> dict[str, Any]:
+        """What every trainer is made of besides its arguments and rows."""
+        learner = learner_of(self.model, self.optimizer)
+        optimizer = build_optimizer(learner, self.optimizer, self.lr)
+        return {
+            "model": learner,
+            "whole": self.model,
+            "processing_class": self.tokenizer,
+            "optimizer": optimizer,
+            "run": self.run,
+        }
+
+    def reference(self) -> Any:
+        """None, the model being its own reference before its first step; where it is sharded TRL
+        wants one, which nothing reads, and lets it go."""
+        return learner_of(self.model, self.optimizer) if is_sharded() else None
+
+    def order(self, params: PairParams) -> IntArray:
+        """The pairs of all steps, shape (max_steps * batch_size,), the longest of a step first."""
+        return pair_order(self.pairs, params.max_steps, params.batch_size, seed=self.seed)
 
 
-def pair_order(pairs: Sequence[RowPair], params: DpoParams | KtoParams | OrpoParams, *, seed: int) -> IntArray:
-    """The pairs of all steps, shape (max_steps * batch_size,): shuffled passes over all of them,
-    the longest of a step first."""
-    count = params.max_steps * params.batch_size
-    order = repeated_passes(np.arange(len(pairs)), count, np.random.default_rng(seed))
+def pair_order(pairs: Sequence[RowPair], max_steps: int, batch_size: int, *, seed: int) -> IntArray:
     lengths = [max(len(row.input_ids) for row in pair) for pair in pairs]
-    return sort_within_batches(order, lengths, batch_size=params.batch_size)
+    return passes_by_length(lengths, max_steps, batch_size, seed=seed)
 
 
 def pair_dataset(pairs: Sequence[RowPair]) -> Dataset:
@@ -71,12 +102,6 @@ def pair_dataset(pairs: Sequence[RowPair]) -> Dataset:
             for name in COLUMNS
         }
     )
-
-
-def reference_of(model: Any, optimizer: OptimizerKind) -> Any:
-    """None, the model being its own reference before its first step; where it is sharded TRL wants
-    one, which nothing reads, and lets it go."""
-    return learner_of(model, optimizer) if is_sharded() else None
 
 
 def episode_logprobs(model: Any, batch: Mapping[str, Tensor]) -> list[float]:
@@ -127,8 +152,8 @@ class ReferenceTrainer(Resumable):
         return dataset
 
     def _precompute_ref_logps(self, dataset: Dataset, _name: str, batch_size: int) -> Dataset:
-        """Called before the model is trained or loaded from a checkpoint: it is its own
-        reference."""
+        # TRL calls this before the model is trained or loaded from a checkpoint: it is its own
+        # reference
         columns: dict[str, list[float]] = {}
         for start in range(0, len(dataset), batch_size):
             part = dataset.select(range(start, min(start + batch_size, len(dataset)))).to_list()

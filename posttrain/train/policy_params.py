@@ -1,14 +1,56 @@
-"""Knobs of the section `train_policy`: the algorithm, its optimizer and its health alarms."""
+"""Knobs of the section `train_policy`: the algorithm, online or on pairs, its optimizer and its
+health alarms."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from posttrain.models.params import OptimizerKind
-from posttrain.runtime.knobs import Count, Rate, Section
+from posttrain.runtime.knobs import SLIP, Count, Rate, Section, SmallCount
 from posttrain.tracking.params import AlarmParams
 from posttrain.train.online.params import OnlineParams
-from posttrain.train.params import DpoParams, KtoParams, OrpoParams, refuse_no_checkpoint
+from posttrain.train.params import refuse_no_checkpoint
+
+
+class DpoParams(Section):
+    """Direct preference optimisation (arXiv 2305.18290) on the sampled pairs. The example is the
+    one that README has figures of. `loss`: `sigmoid`, `hinge` (SLiC), which lets go of a pair once
+    it is 1 / `beta` apart, or `ipo`, which wants it 1 / (2 `beta`) apart per token."""
+
+    example: ClassVar[str] = "{max_steps: 80, batch_size: 32, beta: 0.5, loss: sigmoid}"
+    type: Literal["dpo"]
+    max_steps: Count
+    batch_size: SmallCount
+    beta: Annotated[float, Field(gt=0)]
+    loss: Literal["sigmoid", "hinge", "ipo"]
+
+
+class KtoParams(Section):
+    """Kahneman-Tversky optimisation (arXiv 2402.01306): the chosen episodes of the sampled pairs
+    are desirable, the rejected ones undesirable, each by itself. A step has both of `batch_size`
+    pairs."""
+
+    example: ClassVar[str] = (
+        "{max_steps: 80, batch_size: 32, beta: 0.5, desirable_weight: 1.0, undesirable_weight: 1.0}"
+    )
+    type: Literal["kto"]
+    max_steps: Count
+    # the mismatched episodes are of another pair of the step
+    batch_size: Annotated[int, Field(ge=2, le=100_000, description=SLIP)]
+    beta: Annotated[float, Field(gt=0)]
+    desirable_weight: Annotated[float, Field(gt=0)]
+    undesirable_weight: Annotated[float, Field(gt=0)]
+
+
+class OrpoParams(Section):
+    """Odds ratio preference optimisation (arXiv 2403.07691) on the sampled pairs, without a
+    reference: fine-tuning on the chosen episodes, and `beta` times the loss of the odds."""
+
+    example: ClassVar[str] = "{max_steps: 80, batch_size: 32, beta: 0.5}"
+    type: Literal["orpo"]
+    max_steps: Count
+    batch_size: SmallCount
+    beta: Annotated[float, Field(gt=0)]
 
 
 class TrainPolicyParams(Section):
@@ -25,12 +67,9 @@ class TrainPolicyParams(Section):
         refuse_no_checkpoint(self.checkpoint_every_steps, self.algorithm.max_steps, "algorithm.max_steps")
         if isinstance(self.algorithm, DpoParams | KtoParams | OrpoParams) and self.reward_model_weight:
             raise ValueError(
-                f"reward_model_weight is {self.reward_model_weight:g} and algorithm.type {self.algorithm.type}, which "
-                "learns from pairs and earns no reward, so the weight would change nothing; set it to 0.0"
+                f"reward_model_weight is {self.reward_model_weight:g} and algorithm.type {self.algorithm.type} learns "
+                "from pairs: it would change nothing; set it to 0.0"
             )
         if isinstance(self.algorithm, OnlineParams) and not self.algorithm.measures_kl and self.alarms.kl is not None:
-            raise ValueError(
-                f"alarms.kl is {self.alarms.kl:g} and algorithm.kl.is_measured false: it would never be raised; set "
-                "it to null, or measure"
-            )
+            raise ValueError(f"alarms.kl is {self.alarms.kl:g} and algorithm.kl.is_measured false; set it to null")
         return self

@@ -47,20 +47,28 @@ class PairKind(StrEnum):
 
 
 def pairs_of(rows: Sequence[TrajectoryRow], rule: Literal["best_worst", "closest"]) -> list[Pair]:
-    """By `sample_preferences.pairs`. Raises ValueError for an episode without a reward."""
-    match rule:
-        case "best_worst":
-            return best_and_worst(rows)
-        case "closest":
-            return closest(rows)
+    """At most one pair for each task, in the order of the tasks; of equals the earlier episode is
+    taken, and rewards that differ by rounding make none. Lost episodes are in none: how they ended
+    is not the agent's doing. Raises ValueError for an episode without a reward.
+
+    `best_worst`: rewards 0.2, 1.0, 0.2, 1.0 pair the second with the first. `closest`: the pair of
+    the first kind that the task has (`PairKind`), and of those the one with the smallest
+    difference. With rewards 1.0 and 0.7 of successes, 0.3 and 0.0 of failures, 0.7 and 0.3: 1.0
+    with 0.7 is closer, and of a later kind.
+    """
+    kept = [row for row in rows if not row.trajectory.is_aborted]
+    if unscored := [row.trajectory_id for row in kept if row.trajectory.reward is None]:
+        raise ValueError(f"{len(unscored)} of {len(kept)} episodes have no reward, the first is {unscored[0]}")
+    choose = _best_and_worst if rule == "best_worst" else _closest
+    return [pair for group in group_by_task(kept) if (pair := choose(group)) is not None]
 
 
 def refuse_no_pairs(pairs: Sequence[Pair], *, num_tasks: int, num_samples: int) -> None:
     """Raises DataError where there is none."""
     if not pairs:
         raise DataError(
-            f"all {num_samples} episodes of each of {num_tasks} tasks earned the same: there is nothing to prefer. "
-            "Raise sample_preferences.temperature or num_samples, or take harder tasks (world.max_difficulty)"
+            f"all {num_samples} episodes of each of {num_tasks} tasks earned the same: raise "
+            "sample_preferences.temperature or num_samples, or take harder tasks (world.max_difficulty)"
         )
 
 
@@ -70,39 +78,6 @@ def group_by_task(rows: Sequence[TrajectoryRow]) -> list[list[TrajectoryRow]]:
     for row in rows:
         groups.setdefault(row.trajectory.task_id, []).append(row)
     return list(groups.values())
-
-
-def best_and_worst(rows: Sequence[TrajectoryRow]) -> list[Pair]:
-    """One pair for each task whose episodes differ in reward, by more than rounding, in the order
-    of the tasks; of equals the earlier episode is taken. Lost episodes are in none: how they ended
-    is not the agent's doing.
-
-    Rewards 0.2, 1.0, 0.2, 1.0 pair the second with the first; 0.5, 0.5 are a tie and make none.
-    Raises ValueError for an episode without a reward.
-    """
-    pairs = [Pair(max(group, key=_reward), min(group, key=_reward)) for group in group_by_task(_scored(rows))]
-    return [pair for pair in pairs if reward_gap(pair) > ROUNDING]
-
-
-def closest(rows: Sequence[TrajectoryRow]) -> list[Pair]:
-    """For each task the pair of the first kind that it has (`PairKind`), and of those the one with
-    the smallest difference in reward above rounding; of equals the earlier. Lost episodes are in
-    none, and ties make none.
-
-    A task with rewards 1.0 and 0.7 of successes, 0.3 and 0.0 of failures: of the four pairs of a
-    success and a failure 0.7 and 0.3 are closest, 0.4 apart. 1.0 with 0.7 is closer, and of a later
-    kind. Raises ValueError for an episode without a reward.
-    """
-    found = []
-    for group in group_by_task(_scored(rows)):
-        pairs = [pair for chosen in group for other in group if reward_gap(pair := Pair(chosen, other)) > ROUNDING]
-        kinds = [kind_of(pair) for pair in pairs]
-        first = next((kind for kind in PairKind if kind in kinds), None)
-        of_kind = [pair for pair, kind in zip(pairs, kinds, strict=True) if kind == first]
-        if of_kind:
-            least = min(map(reward_gap, of_kind)) + ROUNDING
-            found.append(next(pair for pair in of_kind if reward_gap(pair) <= least))
-    return found
 
 
 def kind_of(pair: Pair) -> PairKind:
@@ -164,6 +139,7 @@ def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
 def read_pairs(path: Path) -> list[Pair]:
     """Raises DataError where the file is cut off or lacks columns."""
     table = read_parquet(path, PAIRS_SCHEMA)
+    # the chosen one's columns, then the rejected one's
     width = len(TRAJECTORIES_SCHEMA)
     chosen, rejected = (
         rows_from_table(pa.Table.from_arrays(table.columns[start : start + width], schema=TRAJECTORIES_SCHEMA))
@@ -172,15 +148,20 @@ def read_pairs(path: Path) -> list[Pair]:
     return [Pair(*sides) for sides in zip(chosen, rejected, strict=True)]
 
 
-def _scored(rows: Sequence[TrajectoryRow]) -> list[TrajectoryRow]:
-    """Those that were not lost. Raises ValueError where one of them has no reward."""
-    kept = [row for row in rows if not row.trajectory.is_aborted]
-    if unscored := [row.trajectory_id for row in kept if row.trajectory.reward is None]:
-        raise ValueError(
-            f"{len(unscored)} of {len(kept)} episodes have no reward, the first is {unscored[0]}; "
-            "score them before they are compared"
-        )
-    return kept
+def _best_and_worst(group: Sequence[TrajectoryRow]) -> Pair | None:
+    pair = Pair(max(group, key=_reward), min(group, key=_reward))
+    return pair if reward_gap(pair) > ROUNDING else None
+
+
+def _closest(group: Sequence[TrajectoryRow]) -> Pair | None:
+    pairs = [pair for chosen in group for other in group if reward_gap(pair := Pair(chosen, other)) > ROUNDING]
+    kinds = [kind_of(pair) for pair in pairs]
+    first = next((kind for kind in PairKind if kind in kinds), None)
+    of_kind = [pair for pair, kind in zip(pairs, kinds, strict=True) if kind == first]
+    if not of_kind:
+        return None
+    least = min(map(reward_gap, of_kind)) + ROUNDING  # gaps equal but for their last bit: the earlier pair
+    return next(pair for pair in of_kind if reward_gap(pair) <= least)
 
 
 def _reward(row: TrajectoryRow) -> float:

@@ -4,8 +4,8 @@ one.
 A trainer's checkpoints hold weights, optimizer, schedule, random states and the place in the data.
 Added here, by callbacks: a checkpoint counts only once it is sealed (`checkpointing.py`), it
 carries `metrics.jsonl` as it stood, SIGTERM and SIGUSR1 end the run at the next step with a
-checkpoint, and a full disk ends it with the last good one kept. All that could differ between two
-runs (timings, model cards, progress bars) is turned off.
+checkpoint. All that could differ between two runs (timings, model cards, progress bars) is turned
+off.
 
 The first of several processes (`distributed.py`) writes, and all agree on the checkpoint to resume
 from and on the step after which to stop. A checkpoint holds whole weights and a whole optimizer
@@ -31,18 +31,11 @@ from posttrain.models import distributed, sharding
 from posttrain.models.cpu_kernels import fast_products
 from posttrain.models.loading import CHECKPOINTING
 from posttrain.models.parts import parts_beside
-from posttrain.runtime.exits import Interrupted
+from posttrain.runtime.exits import DataError, Interrupted
 from posttrain.runtime.worker import STOP_SIGNALS
 from posttrain.tracking.alarms import Alarms
 from posttrain.tracking.metrics_log import MetricsLog, Sink
-from posttrain.train.checkpointing import (
-    PREFIX,
-    interrupted_when_full,
-    is_complete,
-    newest_complete,
-    prune,
-    seal,
-)
+from posttrain.train.checkpointing import PREFIX, is_complete, newest_complete, prune, seal
 
 METRICS = "metrics.jsonl"
 STATE, OPTIMIZER, SCHEDULER = "trainer_state.json", "optimizer.pt", "scheduler.pt"
@@ -52,8 +45,7 @@ STATE, OPTIMIZER, SCHEDULER = "trainer_state.json", "optimizer.pt", "scheduler.p
 class TrainingRun:
     """One training, possibly resumed. `folder`: of its checkpoints; `checkpoint`: the newest that
     is complete, None at the start; `metrics`: None in all processes but the first; `rows_at_once`:
-    how many of a step's rows go through the model together, None for an even share of them
-    (`distributed.parts_of`)."""
+    of a step's rows through the model, None for an even share (`distributed.parts_of`)."""
 
     folder: Path
     checkpoint: Path | None
@@ -77,11 +69,10 @@ def open_run(
     reports progress."""
     distributed.join()
     folder.mkdir(parents=True, exist_ok=True)
-    checkpoint = distributed.from_first(newest_complete(folder, _best_of) if distributed.is_first() else None)
+    checkpoint = distributed.from_first(newest_complete(folder) if distributed.is_first() else None)
     with _open_metrics(folder, checkpoint, sinks, alarms) as metrics, warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", category=FutureWarning, module="transformers"
-        )  # TRL reads names that transformers has deprecated
+        # TRL reads names that transformers has deprecated
+        warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
         own_progress = progress if distributed.is_first() else lambda *_: None
         run = TrainingRun(folder, checkpoint, metrics, own_progress, rows_at_once)
 
@@ -94,15 +85,6 @@ def open_run(
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def _best_of(checkpoint: Path) -> Path | None:
-    """The best checkpoint so far as this one has it, whose weights the run may end with; None where
-    that is itself. Looked for beside it, as the folder may have moved."""
-    if not (checkpoint / STATE).is_file():  # of online training, which keeps its best weights elsewhere
-        return None
-    best = TrainerState.load_from_json(str(checkpoint / STATE)).best_model_checkpoint
-    return checkpoint.with_name(Path(best).name) if best and Path(best).name != checkpoint.name else None
 
 
 def _open_metrics(
@@ -142,6 +124,10 @@ def trainer_arguments(
         CHECKPOINTING: getattr(model, f"is_{CHECKPOINTING}"),  # TRL would turn it on
         "bf16": False,  # the weights have their dtype already; TRL would turn on autocast
     }
+
+
+def asked_to_stop(step: int, last: int) -> Interrupted:
+    return Interrupted(f"asked to stop after step {step} of {last}; its checkpoint is kept: run again to go on")
 
 
 class RunCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
@@ -193,9 +179,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # transformers is unt
             prune(self._run.folder, keep=Path(state.best_model_checkpoint) if state.best_model_checkpoint else None)
         if self._is_stopping and step < last:
             self._report(state)
-            raise Interrupted(
-                f"asked to stop after step {step} of {last}; a checkpoint of it is kept: run again to go on from there"
-            )
+            raise asked_to_stop(step, last)
 
     def on_train_end(self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
         self._report(state)
@@ -234,7 +218,7 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
         if checkpoint is not None:
             state = TrainerState.load_from_json(str(checkpoint / STATE))
         if checkpoint is None or not self.is_over(state):
-            with interrupted_when_full(self.run.folder), fast_products(self.args.device), parts_beside(self.model):
+            with fast_products(self.args.device), parts_beside(self.model):
                 self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
             state, checkpoint = self.state, None
         if result := state.best_model_checkpoint or checkpoint:
@@ -287,12 +271,9 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
         sharding.scatter_weights(self.whole, self.model)
 
     def _whole(self, checkpoint: Path) -> Path:
-        """The checkpoint of that name in the run's folder; all processes must call it. Raises
-        Interrupted where it has been damaged since it was sealed."""
+        """The checkpoint of that name in the run's folder, which may have moved; all processes must
+        call it. Raises DataError where it has been damaged since it was sealed."""
         found = self.run.folder / checkpoint.name
         if not distributed.from_first(is_complete(found) if distributed.is_first() else None):
-            raise Interrupted(
-                f"{found} holds the best weights and is not what was sealed: they would be the run's result. "
-                "Run again, it goes on from a checkpoint before, or begins anew"
-            )
+            raise DataError(f"{found} has the best weights and is damaged: remove {self.run.folder} and run again")
         return found

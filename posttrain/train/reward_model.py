@@ -28,7 +28,7 @@ from posttrain.models.sharding import learner_of, place_for_training, quantizati
 from posttrain.models.token_logprobs import pad_right
 from posttrain.train.params import TrainRewardModelParams
 from posttrain.train.resumable_trainer import Resumable, TrainingRun, trainer_arguments
-from posttrain.train.sample_order import repeated_passes, sort_within_batches
+from posttrain.train.sample_order import passes_by_length
 from posttrain.train.trainable import movable, prepared
 
 SCORE_BATCH_SIZE = 64
@@ -69,10 +69,7 @@ def train_reward_model(
     `run.checkpoint` where there is one."""
     num_parts, pairs_per_part = pair_parts(params.batch_size, "train_reward_model.batch_size", run.rows_at_once)
     learner = learner_of(model, "adamw")
-    order = repeated_passes(np.arange(len(pairs)), params.max_steps * params.batch_size, np.random.default_rng(seed))
-    order = sort_within_batches(
-        order, [max(len(row.input_ids) for row in pair) for pair in pairs], batch_size=params.batch_size
-    )
+    lengths = [max(len(row.input_ids) for row in pair) for pair in pairs]
     arguments = RewardConfig(
         **trainer_arguments(
             run,
@@ -95,7 +92,9 @@ def train_reward_model(
         model=learner,
         whole=model,
         args=arguments,
-        train_dataset=Dataset.from_dict(columns).select(order),
+        train_dataset=Dataset.from_dict(columns).select(
+            passes_by_length(lengths, params.max_steps, params.batch_size, seed=seed)
+        ),
         processing_class=tokenizer,
         optimizer=build_optimizer(learner, "adamw", params.lr),
         run=run,
@@ -105,6 +104,7 @@ def train_reward_model(
 
 def score_episodes(model: Any, token_ids_N: Sequence[Sequence[int]]) -> list[float]:
     """The score of each episode, in the order given."""
+    # those of one length stand together in a batch: little of it is padding
     order = np.argsort([len(token_ids) for token_ids in token_ids_N], kind="stable")
     scores = np.empty(len(token_ids_N))
     for start in range(0, len(order), SCORE_BATCH_SIZE):

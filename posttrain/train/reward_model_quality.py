@@ -46,12 +46,14 @@ def pair_accuracy(margins_N: Sequence[float]) -> float:
     Margins 2, -1, 0, 3: two right, one half, one wrong: 2.5 / 4.
     """
     margins = np.asarray(margins_N, dtype=np.float64)
+    # a model that gives every episode one score is as good as a coin
     return float((margins > 0).mean() + (margins == 0).mean() / 2) if len(margins) else math.nan
 
 
 def counting_accuracy(train_differences_N: Sequence[float], held_out_differences_N: Sequence[float]) -> float:
     """Pair accuracy of a baseline that counts something: differences are the better's count
     minus the worse's, and the sign that is right more often on the training pairs is taken."""
+    # chosen on the training pairs alone: on the held-out ones it would be a peek
     sign = 1.0 if pair_accuracy(train_differences_N) >= 0.5 else -1.0
     return pair_accuracy([sign * difference for difference in held_out_differences_N])
 
@@ -61,6 +63,7 @@ def reliability(margins_N: Sequence[float]) -> list[ReliabilityBin]:
     gives to the winner it predicts; no empty ones."""
     margins = np.asarray(margins_N, dtype=np.float64)
     confidences = 1 / (1 + np.exp(-np.abs(margins)))
+    # a confidence of exactly 1 belongs to the last bin
     places = np.minimum(((confidences - 0.5) * 2 * NUM_BINS).astype(int), NUM_BINS - 1)
     edges = np.linspace(0.5, 1.0, NUM_BINS + 1)
     return [

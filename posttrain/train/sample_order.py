@@ -21,16 +21,15 @@ def weighted_order(kinds: Sequence[str], weights: Mapping[str, float], *, count:
     4 are of the first kind (largest remainder). Raises ValueError where no row has a kind of
     positive weight.
     """
+    # another length is another order, not a prefix of the longer one
     rng = np.random.default_rng([seed, count])
     rows = {kind: np.flatnonzero([other == kind for other in kinds]) for kind in sorted(weights)}
     present = [kind for kind in rows if len(rows[kind]) and weights[kind] > 0]
     if not present:
-        raise ValueError(
-            f"no row has a kind of positive weight: the rows' kinds are {sorted(set(kinds))}, "
-            f"the weights {dict(weights)}"
-        )
+        raise ValueError(f"no row has a weight: kinds are {sorted(set(kinds))}, the weights {dict(weights)}")
     shares = largest_remainder([weights[kind] for kind in present], count)
     drawn = [repeated_passes(rows[kind], share, rng) for kind, share in zip(present, shares, strict=True)]
+    # kinds are mixed over the whole run, rows within a kind keep the order of their passes
     slots = rng.permutation(np.repeat(np.arange(len(present)), shares))
     order = np.empty(count, dtype=np.int64)
     for kind, indices in enumerate(drawn):
@@ -45,11 +44,20 @@ def repeated_passes(rows: IntArray, count: int, rng: np.random.Generator) -> Int
     return np.concatenate(passes)[:count] if passes else np.empty(0, dtype=np.int64)
 
 
+def passes_by_length(lengths: Sequence[int], max_steps: int, batch_size: int, *, seed: int) -> IntArray:
+    """Rows of all steps in shuffled passes, shape (max_steps * batch_size,), the longest of a step
+    first."""
+    rng = np.random.default_rng(seed)
+    order = repeated_passes(np.arange(len(lengths)), max_steps * batch_size, rng)
+    return sort_within_batches(order, lengths, batch_size=batch_size)
+
+
 def largest_remainder(weights: Sequence[float], count: int) -> list[int]:
     """Whole numbers that sum to `count`, in proportion to `weights`: 10 at weights 1, 1, 1 are 4,
     3, 3."""
     exact = np.asarray(weights, dtype=np.float64) / np.sum(weights) * count
     whole = np.floor(exact).astype(int)
+    # of equal remainders the first kind gets the row
     first = np.argsort(-(exact - whole), kind="stable")[: count - whole.sum()]
     whole[first] += 1
     return [int(share) for share in whole]
@@ -58,6 +66,7 @@ def largest_remainder(weights: Sequence[float], count: int) -> list[int]:
 def sort_within_batches(order: IntArray, lengths: Sequence[int], *, batch_size: int) -> IntArray:
     """The same batches, the rows of each by falling length: cut into parts, a batch then pads
     little and is still the batch that was drawn."""
+    # longest first: a lack of memory shows at the first part, not the last
     lengths_N = np.asarray(lengths)[order]
     batches = [np.arange(start, min(start + batch_size, len(order))) for start in range(0, len(order), batch_size)]
     return np.concatenate([order[places[np.argsort(-lengths_N[places], kind="stable")]] for places in batches])

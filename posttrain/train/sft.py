@@ -46,12 +46,11 @@ def fine_tune(
     the label in `params.label_weights` by its share; `dev` chooses the checkpoint."""
     rows, dev_rows = (codec.encode_rows(row.conversation for row in split) for split in (demonstrations, dev))
     label, shares = next(iter(params.label_weights.items()), ("", {}))
-    values = [row.labels.get(label, "") for row in demonstrations]
     train_sft(
         model,
         codec.tokenizer,
         rows=rows,
-        values=values,
+        values=[row.labels.get(label, "") for row in demonstrations],
         shares=shares,
         dev_rows=dev_rows,
         params=params,
@@ -80,6 +79,7 @@ def train_sft(
     is_beside = count() == 1 and is_small_on_cpu(learner)
     if not shares:  # all rows alike
         values, shares = [""] * len(rows), {"": 1.0}
+    # drawn before the first step: a resumed run finds its place by counting
     order = weighted_order(values, shares, count=params.max_steps * params.batch_size, seed=seed)
     order = sort_within_batches(order, [len(row.input_ids) for row in rows], batch_size=params.batch_size)
     arguments = SFTConfig(
@@ -132,8 +132,9 @@ def mean_losses(model: Any, rows: Dataset, collator: "_Collator", *, batch_size:
     Processes take batches of `batch_size` in turns. One for which none is left in the last turn
     takes a row to no effect: they exchange shards.
     """
-    sums, counts = np.zeros(4), np.zeros(4)
+    sums = _CategorySums()
     lengths = [len(ids) for ids in rows["input_ids"]]
+    # rows of one length together: little padding, and a mean does not depend on the order
     by_length = rows.select(np.argsort(lengths, kind="stable"))
     for turn in range(0, len(by_length), batch_size * count()):
         start = turn + batch_size * index()
@@ -144,9 +145,8 @@ def mean_losses(model: Any, rows: Dataset, collator: "_Collator", *, batch_size:
                 model, batch["input_ids"].to(model.device), batch["labels"].to(model.device)
             ).cpu()
         if own:
-            _add_by_category(sums, counts, logprobs, batch["category"])
-    sums, counts = _added(sums, counts)
-    return {"loss": float(-sums.sum() / counts.sum()), **_by_name(sums, counts)}
+            sums.add(logprobs, batch["category"])
+    return sums.losses()
 
 
 class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
@@ -164,7 +164,7 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
     def __init__(self, *args: Any, patience: int, rows_beside: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._patience, self._rows_beside = patience, rows_beside
-        self._sums, self._counts = np.zeros(4), np.zeros(4)
+        self._sums = _CategorySums()
 
     def is_over(self, state: TrainerState) -> bool:
         return super().is_over(state) or has_stopped_improving(_eval_losses(state), self._patience)
@@ -190,7 +190,7 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
 
         logprobs = add_gradients(model, loss_of, parts)
         for part, logprobs_N_T in zip(parts, logprobs, strict=True):
-            _add_by_category(self._sums, self._counts, logprobs_N_T, part["category"])
+            self._sums.add(logprobs_N_T, part["category"])
         return -torch.stack([one.sum() for one in logprobs]).sum() / num_tokens
 
     def compute_loss(
@@ -200,15 +200,12 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
         return_outputs: bool = False,
         num_items_in_batch: Tensor | None = None,
     ) -> Tensor:
-        if return_outputs or num_items_in_batch is None:
-            raise ValueError(
-                "the loss is a mean over the tokens of all parts of a step; it has no meaning for a part alone"
-            )
+        assert num_items_in_batch is not None
+        assert not return_outputs
         logprobs_N_T = agent_logprobs(model, inputs["input_ids"], inputs["labels"])
-        _add_by_category(self._sums, self._counts, logprobs_N_T.detach().cpu(), inputs["category"].cpu())
-        loss: Tensor = (
-            -logprobs_N_T.sum() / num_items_in_batch * self.accelerator.num_processes
-        )  # of all; gradients are averaged over processes
+        self._sums.add(logprobs_N_T.detach().cpu(), inputs["category"].cpu())
+        # mean over the whole step, times the processes over which gradients are averaged
+        loss: Tensor = -logprobs_N_T.sum() / num_items_in_batch * self.accelerator.num_processes
         return loss
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
@@ -218,14 +215,15 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
         )
         metrics = {f"eval_{name}": loss for name, loss in losses.items()}
         self.log(metrics)
+        # the trainer clears it in its own `evaluate`
         self.control.should_evaluate = False
         self.control.should_training_stop |= has_stopped_improving(_eval_losses(self.state), self._patience)
         return metrics
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
-            logs.update(_by_name(*_added(self._sums, self._counts)))
-            self._sums, self._counts = np.zeros(4), np.zeros(4)
+            logs.update({name: loss for name, loss in self._sums.losses().items() if name != "loss"})
+            self._sums = _CategorySums()
         super().log(logs, start_time)
 
 
@@ -243,6 +241,7 @@ class _Collator:
 def _cut(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """Rows without the columns behind the last token that the agent wrote."""
     is_agents_T = (batch["labels"] != IGNORED).any(0)
+    # attention is causal: what stands behind the last such token changes no loss
     width = int(is_agents_T.nonzero().max()) + 1 if is_agents_T.any() else 2
     return {name: one[:, :width] for name, one in batch.items()}
 
@@ -261,26 +260,25 @@ def _eval_losses(state: TrainerState) -> list[float]:
     return [line["eval_loss"] for line in state.log_history if "eval_loss" in line]
 
 
-def _add_by_category(
-    sums: "np.ndarray[Any, Any]", counts: "np.ndarray[Any, Any]", logprobs_N_T: Tensor, category_N_T: Tensor
-) -> None:
-    """Add the log-probabilities, shape (N, T-1), to the sum of the category of their token, and
-    count them."""
-    categories = category_N_T[:, 1:].flatten()
-    sums += torch.bincount(categories, weights=logprobs_N_T.flatten().double(), minlength=4).numpy()
-    counts += torch.bincount(categories, minlength=4).numpy() * (np.arange(4) != NONE)
+class _CategorySums:
+    """Sums of log-probabilities and numbers of tokens by category, each of shape (4,)."""
 
+    def __init__(self) -> None:
+        self.sums, self.counts = np.zeros(4), np.zeros(4)
 
-def _added(
-    sums: "np.ndarray[Any, Any]", counts: "np.ndarray[Any, Any]"
-) -> tuple["np.ndarray[Any, Any]", "np.ndarray[Any, Any]"]:
-    """Over all processes."""
-    all_sums, all_counts = zip(*gather((sums, counts)), strict=True)
-    return np.sum(all_sums, axis=0), np.sum(all_counts, axis=0)
+    def add(self, logprobs_N_T: Tensor, category_N_T: Tensor) -> None:
+        """Log-probabilities of shape (N, T-1), 0 where a token is not the agent's."""
+        categories = category_N_T[:, 1:].flatten()
+        self.sums += torch.bincount(categories, weights=logprobs_N_T.flatten().double(), minlength=4).numpy()
+        # padding and what was only read have the category NONE, which is in no mean
+        self.counts += torch.bincount(categories, minlength=4).numpy() * (np.arange(4) != NONE)
 
-
-def _by_name(sums: "np.ndarray[Any, Any]", counts: "np.ndarray[Any, Any]") -> dict[str, float]:
-    return {
-        f"loss_{name}": float(-sums[index] / counts[index]) if counts[index] else float("nan")
-        for name, index in CATEGORY_NAMES.items()
-    }
+    def losses(self) -> dict[str, float]:
+        """Mean losses over all processes, of all tokens and by category; NaN without a token."""
+        all_sums, all_counts = zip(*gather((self.sums, self.counts)), strict=True)
+        sums, counts = np.sum(all_sums, axis=0), np.sum(all_counts, axis=0)
+        of_all = float(-sums.sum() / counts.sum()) if counts.sum() else float("nan")
+        return {"loss": of_all} | {
+            f"loss_{name}": float(-sums[index] / counts[index]) if counts[index] else float("nan")
+            for name, index in CATEGORY_NAMES.items()
+        }

@@ -21,20 +21,13 @@ def clean(tmp_path_factory):
         checkpoint.mkdir()
         for name in FILES:
             (checkpoint / name).write_bytes(random.Random(f"{step} {name}").randbytes(9000))
-        (checkpoint / "trainer_state.json").write_text(
-            json.dumps({"global_step": step, "best_model_checkpoint": "elsewhere/checkpoint-2"})
-        )
+        (checkpoint / "trainer_state.json").write_text(json.dumps({"global_step": step}))
         seal(checkpoint)
     return folder
 
 
-def best_of(checkpoint: Path) -> Path | None:
-    best = json.loads((checkpoint / "trainer_state.json").read_text())["best_model_checkpoint"]
-    return checkpoint.with_name(Path(best).name)
-
-
 def found(folder: Path) -> tuple[str, list[bytes]] | None:
-    newest = newest_complete(folder, best_of)
+    newest = newest_complete(folder)
     return None if newest is None else (newest.name, [(newest / name).read_bytes() for name in FILES])
 
 
@@ -54,15 +47,6 @@ def test_of_a_damaged_checkpoint_nothing_is_used(clean, tmp_path, capsys, name):
         )
         num_set_aside += is_set_aside
     assert num_set_aside >= NUM_DAMAGES - 3  # but for blanks of the marker, and a block put over itself
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", MARKER])
-def test_a_checkpoint_whose_best_one_is_damaged_is_not_gone_on_from(clean, tmp_path, capsys, name):
-    """Its run would end with those weights."""
-    folder = fresh_copy(clean, tmp_path / "damaged")
-    (folder / "checkpoint-2" / name).write_bytes(b"{}")
-    assert newest_complete(folder, best_of) is None
-    assert "checkpoint-4 is half written or damaged (it needs checkpoint-2, and there" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

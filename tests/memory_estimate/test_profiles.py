@@ -10,7 +10,7 @@ import pytest
 from benchmarks.gpu.shapes import SHAPES
 from posttrain.config.params import load_params
 from posttrain.dispatch.settings import load_settings
-from posttrain.memory_estimate.gpu_cards import plan_for_card
+from posttrain.memory_estimate.advice import plan_for_card
 from posttrain.models.params import LoraAdapter, PretrainedModel
 from tests.memory_estimate.test_stages import SEVEN_BILLION
 

@@ -15,9 +15,9 @@ from posttrain.rewards.total import load_reward
 from posttrain.rollout.episode_sampler import EpisodeSampler, Stream, episode_seeds
 from posttrain.rollout.policy import Policy
 from posttrain.tracking.metrics_log import read_metrics
-from posttrain.train.online.inputs import TrainingInputs
+from posttrain.train.online.learning import PolicyEpisodes
 from posttrain.train.online.loop import train_online
-from posttrain.train.online.policy_episodes import PolicyEpisodes
+from posttrain.train.online.trainer_state import TrainingInputs
 from posttrain.train.resumable_trainer import open_run
 from posttrain.types import Task, Trajectory
 from posttrain.worlds.catalog import make_domain, score_names

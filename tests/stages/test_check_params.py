@@ -55,14 +55,6 @@ LORA = {"type": "lora", "r": 4, "alpha": 8, "dropout": 0.0, "target_modules": ["
 SOURCE = {"type": "import", "format": "openai", "path": "data/imported/ours.jsonl", "stop_tools": [], "dev_frac": 0.0}
 WORLD_STAGES = {"generate_data", "resample_data", "train_sft", "sample_preferences", "train_policy", "evaluate"}
 SCORE_STAGES = {"sample_preferences", "train_policy", "evaluate"}
-
-SOURCE = {
-    "type": "import",
-    "format": "openai",
-    "path": "data/imported/ours.jsonl",
-    "stop_tools": [],
-    "dev_frac": 0.0,
-}
 CONSTANT = "params.yaml has known keys, values in range and no contradiction.\n"
 
 Check = Callable[..., list[Problem]]
@@ -187,22 +179,18 @@ def test_one_stage_that_lacks_a_dep_is_named_before_the_first_one_runs(
     ("name", "reason"),
     [
         ("ours.scores:brevitty", "'brevitty' is not there (did you mean 'brevity'?)"),
-        ("ours.scores:nothing", "'nothing' is not there"),
         ("builtins:int", "must take (trajectory, task)"),
-        ("builtins:dict", "must take (trajectory, task)"),
         ("ours.scores:LENGTH", "'LENGTH' is a int"),
         ("ours.scorse:brevity", "ours.scorse cannot be imported (No module named 'ours.scorse')"),
         ("ours.scores:of_one", "must take (trajectory, task) and return a Score"),
         ("ours.raises:score", "ours.raises cannot be imported (ZeroDivisionError: division by zero)"),
         ("ours.exits:score", "ours.exits cannot be imported (SystemExit: 0)"),
-        ("ours.typo:score", "ours.typo cannot be imported (invalid syntax"),
     ],
 )
 def test_a_score_of_ones_own_that_cannot_score_is_refused(check: Check, graph: dict[str, Any], name: str, reason: str):
     write("ours/scores.py", SCORE)
     write("ours/raises.py", "1 / 0\n")
     write("ours/exits.py", "raise SystemExit(0)\n")
-    write("ours/typo.py", "def score(:\n")
     declare(graph, "ours", {"check_params", *SCORE_STAGES})
     (problem,) = check(reward=extra(name))
     assert (problem.key, reason in problem.reason, repr(name) in problem.reason) == ("reward.extra", True, True)
@@ -258,12 +246,6 @@ def test_an_import_has_rows_for_a_batch(check: Check, num_rows: int, kind: str):
     write("data/imported/ours.jsonl", "".join(map(conversation, range(num_rows))))
     problems = check(generate_data={"source": SOURCE})
     assert kinds(problems) == ([("generate_data.source.path", kind)] if kind else [])
-
-
-def test_an_import_of_one_row_is_refused_however_small_the_batch(check: Check):
-    write("data/imported/ours.jsonl", conversation(1))
-    (problem,) = check(generate_data={"source": SOURCE}, train_sft={"batch_size": 1})
-    assert (problem.kind, problem.remedy) == ("too_few_rows", "Import 2 or more")
 
 
 def test_an_import_in_another_format_or_outside_of_the_deps_is_refused(check: Check):

@@ -10,7 +10,6 @@ import torch
 import yaml
 
 from posttrain.config.params import parse_params
-from posttrain.data.schemas import read_trajectories
 from posttrain.models.loading import load_codec, load_model, save_model
 from posttrain.provenance.runner import StageRun
 from posttrain.rewards.total import load_reward
@@ -18,7 +17,6 @@ from posttrain.traces.query import EpisodeFilter, matching
 from posttrain.traces.reading import read_episodes
 from posttrain.traces.store import open_to_read
 from posttrain.tracking.metrics_log import read_metrics
-from posttrain.train.preference_pairs import PairKind, read_pairs
 from posttrain.worlds.grading import GENERAL_SCORES
 from posttrain.worlds.lookups.grade import SCORES
 from posttrain.worlds.lookups.scores import completion
@@ -121,24 +119,6 @@ def test_only_the_layers_that_have_adapters_change(trained):
         assert changed == {"q_proj", "v_proj", "down_proj"}
 
 
-def test_pairs_are_of_one_task_and_samples_hold_all_episodes(trained):
-    pairs, samples = (
-        read_pairs(trained / "data/preferences/pairs.parquet"),
-        read_trajectories(trained / "data/preferences/samples.parquet"),
-    )
-
-    assert len(samples) == 6 * 8
-    assert pairs
-    for pair in pairs:
-        assert pair.chosen.trajectory.task_id == pair.rejected.trajectory.task_id
-        assert pair.chosen.trajectory.reward > pair.rejected.trajectory.reward
-        assert (
-            len(pair.chosen.trajectory.token_ids)
-            == len(pair.chosen.trajectory.mask)
-            == len(pair.chosen.trajectory.logprobs)
-        )
-
-
 def test_the_reward_model_is_judged_beside_two_baselines_on_tasks_it_did_not_see(trained):
     summary = json.loads((trained / "reports/train_reward_model/summary.json").read_text())
 
@@ -177,13 +157,6 @@ def test_what_was_learnt_from_is_traced_with_its_tokens_reward_and_advantage(tra
     for group in (learnt[start : start + 4] for start in range(0, 16, 4)):
         assert len({one.task.task_id for one in group}) == 1
         assert sum(one.advantage for one in group) == pytest.approx(0, abs=1e-9)
-
-
-def test_the_summary_of_preferences_says_what_the_pairs_are_made_of(trained):
-    summary = json.loads((trained / "reports/sample_preferences/summary.json").read_text())
-    assert sum(summary[f"num_{kind}"] for kind in PairKind) == summary["num_pairs"] > 0
-    assert 0 < summary["reward_gap_min"] <= summary["reward_gap_mean"] <= summary["reward_gap_max"]
-    assert min(summary["chosen_tokens_mean"], summary["rejected_tokens_mean"]) > 0
 
 
 @pytest.mark.parametrize(

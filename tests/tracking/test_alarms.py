@@ -77,13 +77,6 @@ def test_the_committed_training_raises_nothing(limits, repository):
     assert raised(limits, read_metrics(repository / "reports/train_policy/metrics.jsonl")) == []
 
 
-@pytest.mark.parametrize("name", PLANTED)
-def test_fewer_steps_in_a_row_than_the_knob_says_raise_nothing(limits, name):
-    bad = PLANTED[name]
-    few = [bad] * (limits.steps - 1)
-    assert raised(limits, stream(*[{}] * 6, *few, {}, *few, {})) == []
-
-
 def test_a_rule_is_not_repeated_until_it_has_been_quiet(limits):
     bad = PLANTED["kl"]
     lines = stream(*[{}] * 4, *[bad] * 9, {}, *[bad] * 4)
@@ -105,19 +98,9 @@ def test_hacking_is_seen_where_success_has_risen_before(limits):
     assert raised(limits, stream(*[{}] * 9, *[good] * 9, *[bad] * 5)) == [(18 + limits.steps, "reward_hacking")]
 
 
-def test_success_that_falls_alone_is_no_hacking_while_the_strict_one_stays(limits):
-    assert raised(limits, stream(*[{}] * 9, *[{"reward_mean": 0.8, "success": 0.2}] * 5)) == []
-
-
 def test_null_turns_a_rule_off(limits):
     off = limits.model_copy(update={"kl": None})
     assert raised(off, stream(*[{}] * 4, *[PLANTED["kl"]] * 5)) == []
-
-
-def test_a_rule_whose_metric_a_training_has_not_is_not_asked(limits):
-    known = {"step", "entropy"}
-    lines = [{name: line[name] for name in known} for line in stream(*[{}] * 4, *[{"entropy": 9.0, "kl": 9.0}] * 4)]
-    assert raised(limits, lines) == [(4 + limits.steps, "entropy_eruption")]
 
 
 def write(path, limits, lines, *, earlier="", on_alarm="warn"):

@@ -1,12 +1,11 @@
 """Failures planted in real trainings of a tiny model: each raises its alarm within five steps."""
 
-import json
 from dataclasses import replace
 
 import pytest
 import yaml
 from tiny import play_words, tiny_model
-from tiny_runs import Death, run_online, train
+from tiny_runs import run_online
 
 from posttrain.tracking.alarms import Alarms, read_alarms
 from posttrain.tracking.metrics_log import read_metrics
@@ -95,13 +94,3 @@ def test_a_learning_rate_that_destroys_the_policy_is_told(trained):
 
     assert min(step for step, name in alarms if name == "kl") <= 5
     assert {"entropy_collapse", "zero_std", "forgetting"} <= {name for _, name in alarms}
-
-
-def test_a_killed_training_raises_what_an_undisturbed_one_does(tmp_path, limits):
-    limits |= {"kl": 1e-4, "entropy_collapse": 0.999, "steps": 2}
-    code, expected = train("online", tmp_path / "whole", limits=limits)
-    train("online", tmp_path / "cut", Death(after=7), limits=limits)
-
-    assert code == 0
-    assert any("alarms" in json.loads(line) for line in expected["metrics"].splitlines())
-    assert train("online", tmp_path / "cut", limits=limits) == (0, expected)

@@ -3,7 +3,8 @@ import math
 import pytest
 import torch
 
-from posttrain.train.losses.importance import importance_metrics, importance_weights, turn_numbers
+from posttrain.train.losses import importance_weights
+from posttrain.train.online.metrics import importance_metrics, turn_numbers
 
 
 def test_the_importance_weight_is_worked_out_by_hand():

@@ -7,8 +7,6 @@ from posttrain.data.schemas import TrajectoryRow
 from posttrain.train.preference_pairs import (
     Pair,
     PairKind,
-    best_and_worst,
-    closest,
     composition,
     kind_of,
     pairs_of,
@@ -28,6 +26,14 @@ def episode(task_id, reward, said="x"):
         reward=reward,
     )
     return TrajectoryRow(played, {}, "rl", "plain", (), ({"type": "function"},))
+
+
+def best_and_worst(rows):
+    return pairs_of(rows, "best_worst")
+
+
+def closest(rows):
+    return pairs_of(rows, "closest")
 
 
 PLAIN, STRICT = Outcome(True, False), Outcome(True, True)
@@ -98,14 +104,6 @@ def test_failures_alone_make_the_pair_with_the_smallest_difference():
     assert closest(rows) == [Pair(rows[1], rows[2])]  # the earlier of two that are 0.1 below
 
 
-def test_no_closest_pair_has_a_lost_episode():
-    good, bad = graded(1.0, STRICT), graded(0.0, FAILED)
-    lost = replace(bad, trajectory=replace(bad.trajectory, reward=0.9, stop_reason=StopReason.TOOL_FAILED))
-
-    assert closest([good, bad, lost]) == [Pair(good, bad)]
-    assert closest([good, lost]) == []
-
-
 def test_the_composition_counts_each_kind_the_gaps_and_the_agents_tokens():
     pairs = [
         Pair(graded(1.0, STRICT, mask=(0, 1, 1)), graded(0.0, FAILED, mask=(0, 1, 1, 1, 1))),
@@ -151,12 +149,6 @@ def test_pairs_come_back_from_their_file(tmp_path):
 
     assert read_pairs(tmp_path / "pairs.parquet") == pairs
     assert len(pairs) == 2
-
-
-def test_no_pairs_are_a_file_without_rows(tmp_path):
-    write_pairs(tmp_path / "pairs.parquet", [])
-
-    assert read_pairs(tmp_path / "pairs.parquet") == []
 
 
 def test_real_trajectories_with_rewards_make_pairs(shared_data, tmp_path):

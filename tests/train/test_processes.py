@@ -8,7 +8,7 @@ from launched import episodes, run
 from tiny import tiny_model
 from tiny_runs import run_online
 
-from posttrain.models.distributed import from_first, gather, pair_parts, parts_of, share_of, share_rows
+from posttrain.models.distributed import pair_parts, parts_of, share_of
 from posttrain.models.sharding import learner_of
 from posttrain.rollout.generator import RolloutBatch, RolloutSchedule
 from posttrain.runtime.exits import ConfigurationError
@@ -20,14 +20,6 @@ from posttrain.types import ScoredEpisode
 def second_of_two(monkeypatch):
     for name, value in {"LOCAL_RANK": "1", "RANK": "1", "WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
-
-
-def test_one_process_has_everything_to_itself():
-    assert gather("word") == ["word"]
-    assert from_first("word") == "word"
-    assert share_rows([1, 2, 3]) == [1, 2, 3]
-    assert parts_of(16, "batch_size") == (4, 4)
-    assert parts_of(6, "batch_size") == (1, 6)
 
 
 @pytest.mark.parametrize(

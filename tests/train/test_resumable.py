@@ -1,6 +1,4 @@
-import json
 import signal
-from pathlib import Path
 
 import pytest
 from tiny_runs import Death, train
@@ -56,43 +54,6 @@ def test_a_run_that_was_over_is_not_trained_again(uninterrupted, tmp_path):
 
     assert (died, ended) == (KILLED, 0)
     assert result == expected
-
-
-def test_a_disk_without_room_keeps_the_last_good_checkpoint_and_the_run_goes_on_from_it(uninterrupted, tmp_path):
-    algorithm, expected = uninterrupted
-
-    interrupted, _ = train(algorithm, tmp_path, Death(full_disk_after=5))
-    message = (tmp_path / "interrupted.txt").read_text()
-    kept = [path.name for path in tmp_path.glob("checkpoint-*")]
-    ended, result = train(algorithm, tmp_path)
-
-    assert (interrupted, ended) == (75, 0)
-    assert "no room to write in" in message
-    assert "checkpoint-4, is kept" in message
-    assert kept == ["checkpoint-4"]
-    assert result == expected
-
-
-def newest_and_best(folder: Path) -> tuple[Path, Path]:
-    newest = max(folder.glob("checkpoint-*"), key=lambda path: int(path.name.partition("-")[2]))
-    return newest, folder / Path(json.loads((newest / "trainer_state.json").read_text())["best_model_checkpoint"]).name
-
-
-@pytest.mark.parametrize("is_over", [False, True])
-def test_best_weights_that_were_damaged_are_never_the_result(tmp_path, is_over):
-    """A flipped bit in the checkpoint that the run would end with, which is not the newest: the
-    next run reaches the same bytes."""
-    _, expected = train("sft_on_wrong_dev", tmp_path / "whole")
-    last, best_of_all = (int(path.name.partition("-")[2]) for path in newest_and_best(tmp_path / "whole"))
-    folder = tmp_path / "cut"
-    train("sft_on_wrong_dev", folder, Death(after=last if is_over else best_of_all + 20))
-    newest, best = newest_and_best(folder)
-    assert best != newest
-    content = bytearray((best / "model.safetensors").read_bytes())
-    content[-100] ^= 1
-    (best / "model.safetensors").write_bytes(content)
-
-    assert train("sft_on_wrong_dev", folder) == (0, expected)
 
 
 def test_only_the_newest_checkpoints_and_the_best_are_kept(tmp_path):

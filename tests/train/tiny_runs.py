@@ -7,7 +7,6 @@ import hashlib
 import itertools
 import json
 import os
-import resource
 import signal
 from pathlib import Path
 
@@ -41,15 +40,15 @@ from posttrain.tracking.params import AlarmParams
 from posttrain.train import resumable_trainer
 from posttrain.train.advantages.critic import Critic, targets_of
 from posttrain.train.advantages.gae import CriticParams
-from posttrain.train.dpo import train_dpo
-from posttrain.train.kto import train_kto
+from posttrain.train.on_pairs import train_on_pairs
 from posttrain.train.online import checkpoints
-from posttrain.train.online.batch import Sample, batch_of
-from posttrain.train.online.inputs import TrainingInputs
 from posttrain.train.online.loop import train_online
 from posttrain.train.online.params import OnlineParams
-from posttrain.train.orpo import train_orpo
-from posttrain.train.params import DpoParams, KtoParams, OrpoParams, TrainRewardModelParams, TrainSftParams
+from posttrain.train.online.trainer_state import TrainingInputs
+from posttrain.train.online.updates import Sample, batch_of
+from posttrain.train.pair_training import PairTraining
+from posttrain.train.params import TrainRewardModelParams, TrainSftParams
+from posttrain.train.policy_params import DpoParams, KtoParams, OrpoParams
 from posttrain.train.resumable_trainer import METRICS, TrainingRun, open_run
 from posttrain.train.reward_model import train_reward_model
 from posttrain.train.sft import train_sft
@@ -63,12 +62,11 @@ KIND_WEIGHTS = {"tool_selection": 0.35, "multi_step_planning": 0.30, "timing_dec
 class Death:
     """`after`: killed when that step is done. `in_save`: killed when the files of that step's
     checkpoint are there but for the marker, one of them cut off. `asked`: SIGTERM in that step.
-    `full_disk_after`: no file may grow beyond 4 KiB once that step is done."""
+    """
 
     after: int | None = None
     in_save: int | None = None
     asked: int | None = None
-    full_disk_after: int | None = None
 
 
 def sft_params(**changes):
@@ -191,7 +189,8 @@ def run_critic(run: TrainingRun, model):
             metrics[f"value_loss_{trunk}"] = critic.learn(parts, returns)
             own_sum = sum(float(values_N_T.sum()) for values_N_T in critic.values(parts))
             metrics[f"values_{trunk}"] = sum(distributed.gather(own_sum))
-        checkpoints.write_metrics(run, step + 1, metrics)
+        if run.metrics is not None:
+            run.metrics.write(step + 1, metrics)
 
 
 class WordEpisodes:
@@ -223,34 +222,26 @@ class WordEpisodes:
 
 
 def run_dpo(run: TrainingRun, model, **changes):
-    _run_on_pairs(train_dpo, DpoParams, {"type": "dpo", "beta": 0.5, "loss": "sigmoid"}, run, model, **changes)
+    _run_on_pairs(DpoParams, {"type": "dpo", "beta": 0.5, "loss": "sigmoid"}, run, model, **changes)
 
 
 def run_kto(run: TrainingRun, model, **changes):
     knobs = {"type": "kto", "beta": 0.5, "desirable_weight": 1.0, "undesirable_weight": 1.0}
-    _run_on_pairs(train_kto, KtoParams, knobs, run, model, **changes)
+    _run_on_pairs(KtoParams, knobs, run, model, **changes)
 
 
 def run_orpo(run: TrainingRun, model, **changes):
-    _run_on_pairs(train_orpo, OrpoParams, {"type": "orpo", "beta": 0.5}, run, model, **changes)
+    _run_on_pairs(OrpoParams, {"type": "orpo", "beta": 0.5}, run, model, **changes)
 
 
 def pairs_of_copies():
     return [(row, spoilt(row)) for row in copy_rows(30)[0]]
 
 
-def _run_on_pairs(train, section, knobs, run, model, *, pairs=None, optimizer="muon", lr=1e-2, **changes):
-    train(
-        model,
-        tiny_tokenizer(),
-        pairs=pairs or pairs_of_copies(),
-        params=section.model_validate({"max_steps": 12, "batch_size": 8} | knobs | changes),
-        lr=lr,
-        optimizer=optimizer,
-        checkpoint_every_steps=4,
-        seed=1,
-        run=run,
-    )
+def _run_on_pairs(section, knobs, run, model, *, pairs=None, optimizer="muon", lr=1e-2, **changes):
+    how = {"lr": lr, "optimizer": optimizer, "checkpoint_every_steps": 4, "seed": 1, "run": run}
+    training = PairTraining(model, tiny_tokenizer(), pairs or pairs_of_copies(), **how)
+    train_on_pairs(training, section.model_validate({"max_steps": 12, "batch_size": 8} | knobs | changes))
 
 
 def run_reward_model(run: TrainingRun, model, **changes):
@@ -313,9 +304,6 @@ def _train(algorithm, folder, death, is_adapted, limits, changes):
             os.kill(os.getpid(), signal.SIGKILL)
         if done == death.asked:
             os.kill(os.getpid(), signal.SIGTERM)
-        if done == death.full_disk_after:
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
 
     if death.in_save is not None:
         resumable_trainer.seal = checkpoints.seal = _die_in(death.in_save)
@@ -326,7 +314,6 @@ def _train(algorithm, folder, death, is_adapted, limits, changes):
         with open_run(folder, alarms=alarms, progress=progress) as run:
             more = RUNS[algorithm](run, model, **changes) or {}
     except Interrupted as error:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         (folder / "interrupted.txt").write_text(str(error))
         raise SystemExit(error.code) from error
     changed = [name for name, weights in before.items() if not torch.equal(weights, model.state_dict()[name])]

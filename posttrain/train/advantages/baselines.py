@@ -1,14 +1,16 @@
-"""Baselines: the number that an episode's reward is compared with. Each class is a baseline's knobs
-and its maths.
+"""Baselines, with which an episode's reward is compared, and scales, by which the difference is
+divided. Each class is the knobs and the maths of one.
 
 "Gradient" in a docstring is the expected gradient of the policy where nothing is divided by, J
 being the expected reward. A baseline that does not depend on the episode's own actions changes
 nothing (Williams 1992); the share of its own reward in it shortens the gradient by that share.
 A new baseline is a class here, its name in `BaselineParams`, and a test that enumerates its
 gradient (`tests/train/online/bandit.py`).
+
+Over a deviation the gradient is that of another objective: groups that hardly differ count as much
+as those that differ by all there is (arXiv 2503.20783, section 3.1).
 """
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -18,8 +20,7 @@ from posttrain.runtime.knobs import Decay, Section
 from posttrain.train.advantages.groups import FloatArray
 
 
-@dataclass(frozen=True, slots=True)
-class StepRewards:
+class StepRewards(NamedTuple):
     """`batch`: the rewards of all of the step's episodes. `task_mean`: the task's running mean
     before the step, None where it is new."""
 
@@ -47,8 +48,7 @@ class Nothing(_Baseline):
 
     def of_group(self, rewards_G: FloatArray, _step: StepRewards) -> Expected:
         """Gradient: J's. With rewards of 0 and 1 this is learning from successes alone (RAFT, arXiv
-        2304.06767, without a ranking): failures push nothing down. Rewards 1, 0, 0, 0: 0 for
-        each."""
+        2304.06767, without a ranking): failures push nothing down."""
         return Expected(np.zeros(len(rewards_G)), rewards_G)
 
 
@@ -72,8 +72,8 @@ class LeaveOneOut(_Baseline):
     def of_group(self, rewards_G: FloatArray, _step: StepRewards) -> Expected:
         """Gradient: J's (arXiv 2402.14740). Rewards 1, 0, 0, 0: 0 for the first and 1/3 for each
         other."""
-        others = len(rewards_G) - 1
-        return Expected((rewards_G.sum() - rewards_G) / others, rewards_G)
+        # float64: in float32 a sum less a member is not the sum of the others
+        return Expected((rewards_G.sum() - rewards_G) / (len(rewards_G) - 1), rewards_G)
 
 
 class VirtualBest(_Baseline):
@@ -85,7 +85,12 @@ class VirtualBest(_Baseline):
     def of_group(self, rewards_G: FloatArray, _step: StepRewards) -> Expected:
         """Gradient: G/(G + 1) of J's (arXiv 2509.18851, eq. 6); what the constant adds has
         expectation zero, and is noise and entropy. Eight rewards of 0 and a best of 1: 1/9 for
-        each, among nine."""
+        each, among nine. Raises ValueError for a reward above it, which would be pushed down."""
+        if (most := rewards_G.max(initial=-np.inf)) > self.best:
+            raise ValueError(
+                f"a reward is {most:g}, more than the virtual best of {self.best:g}: raise credit's `best`"
+            )
+        # the virtual member is in the mean and in the deviation, and has no advantage of its own
         compared = np.append(rewards_G, self.best)
         return Expected(np.full(len(rewards_G), compared.mean()), compared)
 
@@ -99,6 +104,7 @@ class TaskMean(_Baseline):
 
     def of_group(self, rewards_G: FloatArray, step: StepRewards) -> Expected:
         """Gradient: J's, as the number was known before the step; (G - 1)/G of it in the first."""
+        # a new task has no past: GRPO's baseline until it has
         known = rewards_G.mean() if step.task_mean is None else step.task_mean
         return Expected(np.full(len(rewards_G), known), rewards_G)
 
@@ -116,3 +122,41 @@ class BatchMean(_Baseline):
 BaselineParams = Annotated[
     Nothing | GroupMean | LeaveOneOut | VirtualBest | TaskMean | BatchMean, Field(discriminator="type")
 ]
+
+
+class Unscaled(Section):
+    """The difference as it is (Dr. GRPO)."""
+
+    type: Literal["none"]
+
+    def divisor(self, _compared: FloatArray, _batch: FloatArray) -> float:
+        return 1.0
+
+
+class GroupStd(Section):
+    """Over the standard deviation of what the baseline is a mean of, plus `floor`."""
+
+    type: Literal["group_std"]
+    floor: Annotated[float, Field(gt=0, le=1)]
+
+    def divisor(self, compared: FloatArray, _batch: FloatArray) -> float:
+        """Rewards 1, 0, 0, 0: 1/2, but for the floor."""
+        return deviation(compared) + self.floor
+
+
+class BatchStd(Section):
+    """Over the standard deviation of all of the step's rewards, plus `floor`."""
+
+    type: Literal["batch_std"]
+    floor: Annotated[float, Field(gt=0, le=1)]
+
+    def divisor(self, _compared: FloatArray, batch: FloatArray) -> float:
+        return deviation(batch) + self.floor
+
+
+ScaleParams = Annotated[Unscaled | GroupStd | BatchStd, Field(discriminator="type")]
+
+
+def deviation(values: FloatArray) -> float:
+    """Standard deviation with one less than their number in the denominator."""
+    return float(values.std(ddof=1))

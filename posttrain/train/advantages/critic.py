@@ -24,8 +24,7 @@ from posttrain.models.optimizers import build_optimizer
 from posttrain.models.token_logprobs import scatter_scores
 from posttrain.train.advantages.gae import CriticParams
 from posttrain.train.advantages.groups import FloatArray
-from posttrain.train.online.batch import Batch
-from posttrain.train.online.updates import MAX_GRAD_NORM, without_dropout
+from posttrain.train.online.updates import MAX_GRAD_NORM, Batch, without_dropout
 
 WEIGHTS, OPTIMIZER = "critic.safetensors", "critic.pt"
 
@@ -37,6 +36,7 @@ class Critic:
     def __init__(self, policy: Any, params: CriticParams, *, device: torch.device) -> None:
         self._policy, self._params, self._device = policy, params, device
         head = nn.Linear(policy.config.hidden_size, 1)
+        # a head drawn at random would begin with an opinion
         nn.init.zeros_(head.weight)
         nn.init.zeros_(head.bias)
         self._learnt = nn.ModuleDict({"head": head})
@@ -77,6 +77,7 @@ class Critic:
                     continue
                 hidden_N_T = self._hidden(batch) if hidden is None else hidden[place]
                 gaps = self._head(hidden_N_T[is_wanted[place]]) - wanted[place][is_wanted[place]].float()
+                # over the returns of all processes, so that parts of any size make one step
                 loss = gaps.square().sum() / num_returns
                 loss.backward()  # type: ignore[no-untyped-call]
                 total += float(loss.detach())
@@ -99,6 +100,7 @@ class Critic:
         if self._params.trunk == "shared":
             return _last_hidden(self._policy, batch.input_ids_N_T)[:, :-1]
         hidden: Tensor = self._learnt["trunk"](input_ids=batch.input_ids_N_T, use_cache=False).last_hidden_state
+        # column t is the state before token t + 1, which is what its value may know
         return hidden[:, :-1]
 
     def _head(self, hidden: Tensor) -> Tensor:
@@ -107,6 +109,7 @@ class Critic:
 
     def _step(self) -> None:
         for weight in self._trained:
+            # a process without a return has no gradient, and all must add up the same tensors
             weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
         distributed.add_up([weight.grad for weight in self._trained if weight.grad is not None])
         nn.utils.clip_grad_norm_(self._trained, MAX_GRAD_NORM)

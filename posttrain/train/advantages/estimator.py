@@ -8,16 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from posttrain.train.advantages.credit import StepContext
+from posttrain.train.advantages.credit import ByEntropy, EpisodeCredit, StepContext
 from posttrain.train.advantages.critic import Critic, explained_variance, targets_of
-from posttrain.train.advantages.episode import EpisodeCredit
-from posttrain.train.advantages.equal_groups import ByEntropy
 from posttrain.train.advantages.gae import GaeCredit
-from posttrain.train.advantages.groups import EpisodeGroup, FloatArray, TokenAdvantages
-from posttrain.train.advantages.history import TaskHistory
-from posttrain.train.online.batch import Sample, by_place, own_micro_batches
+from posttrain.train.advantages.groups import EpisodeGroup, FloatArray, TaskHistory, TokenAdvantages
 from posttrain.train.online.params import OnlineParams
-from posttrain.train.online.updates import score
+from posttrain.train.online.updates import Sample, by_place, own_micro_batches, score
 
 
 class AdvantageEstimator:
@@ -79,6 +75,7 @@ class AdvantageEstimator:
             return [[] for _ in groups]
         micro_batches = own_micro_batches(blank, self._pad_id, self._rows_at_once)
         values = by_place(micro_batches, self._critic.values(micro_batches))
+        # all episodes in every process: whitening is over the whole step
         found, returns = credit.advantages_and_returns([one.group for one in groups], _by_group(groups, values))
         wanted = [one for of_group in returns for one in of_group]
         targets = [targets_of([wanted[place] for place in one.places_N.tolist()], one) for one in micro_batches]
@@ -86,6 +83,7 @@ class AdvantageEstimator:
             "explained_variance": explained_variance(
                 np.concatenate(wanted), np.concatenate([values[place] for place in range(len(blank))])
             ),
+            # after the values were read: advantages must not know this step's returns
             "value_loss": self._critic.learn(micro_batches, targets),
         }
         return found
@@ -101,6 +99,7 @@ class AdvantageEstimator:
         found: list[torch.Tensor] = []
         with torch.no_grad():
             for batch in micro_batches:
+                # at the temperature of play: the distribution that the tokens were drawn from
                 entropies = score(learner, batch.to(device), self._params.temperature, with_entropies=True).entropies
                 assert entropies is not None
                 found.append(entropies)

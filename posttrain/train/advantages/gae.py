@@ -13,8 +13,8 @@ import numpy as np
 from pydantic import Field
 
 from posttrain.runtime.knobs import Rate, Section, SmallCount
+from posttrain.train.advantages.baselines import BatchStd, Unscaled
 from posttrain.train.advantages.groups import FloatArray, Group, TokenAdvantages
-from posttrain.train.advantages.scales import BatchStd, Unscaled
 
 
 class CriticParams(Section):
@@ -47,22 +47,25 @@ class GaeCredit(Section):
         self, groups: Sequence[Group], values: TokenAdvantages
     ) -> tuple[TokenAdvantages, TokenAdvantages]:
         """Advantages, scaled, and returns of a step's tokens from the values before them; all three
-        have a number for each token of each member of each group. Raises ValueError, with the task,
-        where a reward or a value is not finite."""
+        have a number for each token of each member of each group. Raises ValueError where a value
+        is not finite."""
         found = [
-            [self._of_member(group, place, values_T) for place, values_T in enumerate(values_G)]
+            [
+                gae(
+                    values_T,
+                    [turn.num_tokens for turn in turns],
+                    reward,
+                    gamma=self.gamma,
+                    lam=self.lam,
+                    over=self.over,
+                )
+                for turns, reward, values_T in zip(group.turns_G, group.rewards_G.tolist(), values_G, strict=True)
+            ]
             for group, values_G in zip(groups, values, strict=True)
         ]
         advantages = [[advantages_T for advantages_T, _ in of_group] for of_group in found]
         returns = [[returns_T for _, returns_T in of_group] for of_group in found]
         return whitened(advantages, self.scale), returns
-
-    def _of_member(self, group: Group, place: int, values_T: FloatArray) -> tuple[FloatArray, FloatArray]:
-        lengths, reward = [turn.num_tokens for turn in group.turns_G[place]], float(group.rewards_G[place])
-        try:
-            return gae(values_T, lengths, reward, gamma=self.gamma, lam=self.lam, over=self.over)
-        except ValueError as error:
-            raise ValueError(f"episode {place} of task {group.task_id}: {error}") from error
 
 
 def gae(
@@ -87,30 +90,24 @@ def gae(
     1/4, advantages 3/8, 3/8, 1/4, returns 7/8, NaN, 1.
 
     Expected gradient at gamma 1: the true one where the values are right, or lam is 1, whatever
-    they are; else it is off by what they are wrong by. Raises ValueError where the turns have
-    another number of tokens, or a number is not finite.
+    they are; else it is off by what they are wrong by.
     """
-    if sum(turn_lengths) != len(values_T):
-        raise ValueError(
-            f"the turns have {sum(turn_lengths)} tokens and there are {len(values_T)} values: credit needs one for each"
-        )
-    if not np.isfinite([reward, *values_T]).all():
-        raise ValueError(
-            f"the reward is {reward} and the values are {np.array2string(values_T, threshold=8)}: a score divided by "
-            "zero or overflowed, or the critic diverged; lower credit.critic.lr then"
-        )
+    if not np.isfinite(values_T).all():
+        raise ValueError("a value of the critic is not finite: it diverged; lower credit.critic.lr")
     lengths = [1] * len(values_T) if over == "tokens" else [length for length in turn_lengths if length]
     if not lengths:
         return np.zeros(0), np.zeros(0)
+    # where each action begins
     firsts_K = np.cumsum([0, *lengths[:-1]])
     values_K = values_T.astype(np.float64)[firsts_K]
     deltas_K = np.append(gamma * values_K[1:], reward) - values_K
     advantages_K: FloatArray = np.zeros(len(lengths))
-    behind = 0.0
+    behind = 0.0  # the sum of eq. 16 from the end: A_k = delta_k + gamma lam A_k+1
     for place in reversed(range(len(lengths))):
         behind = advantages_K[place] = deltas_K[place] + gamma * lam * behind
     returns_T: FloatArray = np.full(len(values_T), np.nan)
     returns_T[firsts_K] = advantages_K + values_K
+    # every token of an action has its advantage; its first token alone has a return
     return np.repeat(advantages_K, lengths), returns_T
 
 

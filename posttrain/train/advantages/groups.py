@@ -1,9 +1,12 @@
-"""The episodes of one task in a step, with what each earned and the turns that it took."""
+"""The episodes of one task in a step, with what each earned and the turns that it took; and what
+each task earned in earlier steps."""
 
 import hashlib
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +21,8 @@ TokenAdvantages = list[list[FloatArray]]  # the same for each of the agent's tok
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One message of the agent. `state`: a digest of what it had read before; turns of one state
-    began at the same point. `score`: how good the turn was by itself, 0 to 1, None where nobody can
-    say, such as for a message without a call."""
+    """One message of the agent. `state`: a digest of what it had read before. `score`: how good the
+    turn was by itself, 0 to 1; None where nobody can say, as for a message without a call."""
 
     num_tokens: int
     state: str
@@ -43,8 +45,8 @@ class Group:
 @dataclass(frozen=True, slots=True)
 class EpisodeGroup:
     """The episodes of one task: `episodes`, played in this step, lost ones among them, and
-    `replayed`, added by `replay/`; `is_expert`: an expert wrote the latter. `has_spread`: the
-    rewards of those played differ by more than rounding."""
+    `replayed` ones; `is_expert`: an expert wrote the latter. `has_spread`: the rewards of those
+    played differ by more than rounding."""
 
     task: Task
     episodes: Sequence[ScoredEpisode]
@@ -65,6 +67,41 @@ class EpisodeGroup:
         return [*(one for one in self.episodes if not one.is_aborted), *self.replayed]
 
 
+@dataclass(slots=True)
+class TaskHistory:
+    """Running mean of what each task earned. `decay`: how much of an episode's weight is left after
+    another step of its task. `sums`: by task, of its weighted rewards and of the weights."""
+
+    decay: float
+    sums: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def mean(self, task_id: str) -> float | None:
+        """None where the task was never seen."""
+        total, weight = self.sums.get(task_id, (0.0, 0.0))
+        return total / weight if weight else None
+
+    def count(self, task_id: str) -> float:
+        """Number of episodes that the mean counts as."""
+        return self.sums.get(task_id, (0.0, 0.0))[1]
+
+    def add(self, task_id: str, rewards_G: FloatArray) -> None:
+        """Add a group. At a decay of 1/2, rewards 1, 1 and then 0, 0 have a mean of (1/2 + 1/2) /
+        (2/2 + 2) = 1/3."""
+        total, weight = self.sums.get(task_id, (0.0, 0.0))
+        self.sums[task_id] = (
+            # fsum rounds once: the mean must not depend on the order of the members
+            self.decay * total + math.fsum(rewards_G.tolist()),
+            self.decay * weight + float(np.size(rewards_G)),
+        )
+
+    def state(self) -> Mapping[str, object]:
+        """For a checkpoint, in JSON's types."""
+        return {"sums": {task: list(sums) for task, sums in self.sums.items()}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.sums = {task: (total, weight) for task, (total, weight) in state["sums"].items()}
+
+
 def turns_of(trajectory: Trajectory) -> list[Turn]:
     """The agent's messages, found as the runs of its tokens in the mask."""
     turns: list[Turn] = []
@@ -72,13 +109,14 @@ def turns_of(trajectory: Trajectory) -> list[Turn]:
     # the same state.
     read = hashlib.blake2b(digest_size=16)
     mask_T, ids_T = np.asarray(trajectory.mask), np.asarray(trajectory.token_ids, dtype=np.int64)
+    # a run begins where the mask changes; -1 before the first token makes that one a change, too
     scores, starts = _turn_scores(trajectory), np.flatnonzero(np.diff(mask_T, prepend=-1))
     for start, end in itertools.pairwise([*starts.tolist(), len(mask_T)]):
         if mask_T[start]:
             score = scores[len(turns)] if len(turns) < len(scores) else None
             turns.append(Turn(end - start, read.hexdigest(), score))
         else:
-            read.update(ids_T[start:end].tobytes() + b"|")
+            read.update(ids_T[start:end].tobytes() + b"|")  # the bar: 1, 2 read in two parts is another state
     return turns
 
 

@@ -8,9 +8,9 @@ import numpy as np
 from pydantic import Field
 
 from posttrain.evals.groups import are_equal
+from posttrain.train.advantages.baselines import deviation
 from posttrain.train.advantages.credit import Credit, StepContext
 from posttrain.train.advantages.groups import FloatArray, Group
-from posttrain.train.advantages.scales import deviation
 
 
 class ScoresCredit(Credit):
@@ -33,8 +33,8 @@ class ScoresCredit(Credit):
         held as it is: scores vote, by weight.
 
         Scores a 1, 0 and b 1/2, 1 with weights 2 and 1: 2/sqrt(2) - 1/sqrt(2) for the first, over
-        the deviation 1 of that and its negative: 1/sqrt(2) and -1/sqrt(2). Raises ValueError, with
-        the task, for a score that is not finite, and where a task has none of the scores.
+        the deviation 1 of that and its negative: 1/sqrt(2) and -1/sqrt(2). Raises ValueError where
+        a task has none of the scores.
         """
         sums = [self._summed(group, context.score_weights) for group in groups]
         batch = np.concatenate([of_G for of_G in sums if len(of_G) > 1] or [np.zeros(2)])
@@ -44,25 +44,11 @@ class ScoresCredit(Credit):
         total: FloatArray = np.zeros(len(group.rewards_G))
         if len(total) < 2:
             return total
-        _refuse(group, weights)
+        if not weights.keys() & group.scores_G.keys():
+            # zeros would look like a group of equal rewards, in silence
+            raise ValueError(f"task {group.task_id} has none of the scores {', '.join(weights)}: take another credit")
         for name, weight in weights.items():
             score_G = group.scores_G.get(name)
             if score_G is not None and not are_equal(score_G):
                 total += weight * (score_G - score_G.mean()) / (deviation(score_G) + self.floor)
         return total
-
-
-def _refuse(group: Group, weights: Mapping[str, float]) -> None:
-    known = [name for name in weights if name in group.scores_G]
-    if not known:
-        raise ValueError(
-            f"task {group.task_id} has none of the scores {', '.join(weights)}: there is nothing that could be "
-            "compared; take another credit, or weigh a score that the world gives"
-        )
-    for name in known:
-        score_G = group.scores_G[name]
-        if not np.isfinite(score_G).all():
-            raise ValueError(
-                f"the score {name} of task {group.task_id} is {score_G[~np.isfinite(score_G)][0]}; "
-                "it was divided by zero or overflowed"
-            )

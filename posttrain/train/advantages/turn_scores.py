@@ -9,10 +9,8 @@ import numpy as np
 from pydantic import Field
 
 from posttrain.train.advantages.baselines import BatchMean, GroupMean, LeaveOneOut, VirtualBest
-from posttrain.train.advantages.credit import StepContext
-from posttrain.train.advantages.episode import Compared
-from posttrain.train.advantages.groups import FloatArray, Group, Turn, TurnAdvantages
-from posttrain.train.advantages.history import TaskHistory
+from posttrain.train.advantages.credit import Compared, StepContext
+from posttrain.train.advantages.groups import FloatArray, Group, TaskHistory, Turn, TurnAdvantages
 
 
 class TurnScoresCredit(Compared):
@@ -31,9 +29,6 @@ class TurnScoresCredit(Compared):
     baseline: Annotated[GroupMean | LeaveOneOut | VirtualBest | BatchMean, Field(discriminator="type")]
 
     def turn_advantages(self, groups: Sequence[Group], context: StepContext) -> TurnAdvantages:
-        """Raises ValueError, with the task, for a score that is not in [0, 1]."""
-        for group in groups:
-            _refuse_scores(group)
         outcomes = self.compared(groups, context.history)
         of_turns = self._first if self.turns == "first" else self._every
         return of_turns(groups, outcomes, context.history)
@@ -86,6 +81,7 @@ class TurnScoresCredit(Compared):
         weight 1: 1/2 + 1/2 and 1/2 - 1/4, and -1/2 - 1/4.
         """
         pools = [
+            # all scores of a group's turns as if each were a member of one group
             replace(group, rewards_G=scores, successes_G=np.zeros(len(scores), dtype=np.bool_))
             for group in groups
             for scores in [np.array(_scores(group), dtype=np.float64)]
@@ -116,6 +112,7 @@ class TurnScoresCredit(Compared):
         Zeros for a group that is dropped by what it earned."""
         baseline = self.baseline
         if isinstance(baseline, VirtualBest):
+            # the most that can be earned, in the same combination as the rewards
             baseline = baseline.model_copy(update={"best": of_reward * baseline.best + of_score})
         found = self.model_copy(update={"baseline": baseline, "drop": "none"}).compared(changed, history)
         return [
@@ -146,11 +143,3 @@ def _first_scores(group: Group) -> FloatArray:
 
 def _scores(group: Group) -> list[float]:
     return [turn.score for turns in group.turns_G for turn in turns if turn.score is not None]
-
-
-def _refuse_scores(group: Group) -> None:
-    if wrong := [score for score in _scores(group) if not 0 <= score <= 1]:
-        raise ValueError(
-            f"a turn of task {group.task_id} has a score of {wrong[0]:g}; it lies in [0, 1], or turns could not be "
-            "compared with rewards: see what the world gives as turn_scores"
-        )

@@ -12,8 +12,7 @@ from safetensors.torch import load_model, save_model
 from torch import nn
 
 from posttrain.models import distributed, sharding
-from posttrain.tracking.metrics_log import MetricValue
-from posttrain.train.checkpointing import PREFIX, interrupted_when_full, prune, seal
+from posttrain.train.checkpointing import PREFIX, prune, seal
 from posttrain.train.resumable_trainer import METRICS, TrainingRun
 
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.pt", "online.json"
@@ -29,32 +28,23 @@ def save(
     also: Callable[[Path], None],
 ) -> None:
     """Write and seal a checkpoint after `step`; all processes must call it. `whole` has the weights
-    as they are now; `also` writes more files into the folder. Raises Interrupted where the disk is
-    full, with the last good one kept."""
+    as they are now; `also` writes more files into the folder."""
+    # a collective: sharded optimizer states are gathered by all, and written by the first
     moments = sharding.whole_optimizer_state(optimizer)
     if run.metrics is None:
         distributed.wait_for_all()
         return
     folder = run.folder / f"{PREFIX}{step}"
-    with interrupted_when_full(run.folder):
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        save_model(whole, str(folder / WEIGHTS))
-        torch.save(moments, folder / OPTIMIZER)
-        (folder / STATE).write_text(json.dumps({"step": step, **state}, sort_keys=True), encoding="utf-8")
-        also(folder)
-        shutil.copyfile(run.metrics.path, folder / METRICS)
-        seal(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    save_model(whole, str(folder / WEIGHTS))
+    torch.save(moments, folder / OPTIMIZER)
+    (folder / STATE).write_text(json.dumps({"step": step, **state}, sort_keys=True), encoding="utf-8")
+    also(folder)
+    shutil.copyfile(run.metrics.path, folder / METRICS)
+    seal(folder)
     prune(run.folder, keep=None)
     distributed.wait_for_all()
-
-
-def write_metrics(run: TrainingRun, step: int, metrics: Mapping[str, MetricValue]) -> None:
-    """Add a line to metrics.jsonl, in the first process. Raises Interrupted where the disk is
-    full."""
-    if run.metrics is not None:
-        with interrupted_when_full(run.folder):
-            run.metrics.write(step, metrics)
 
 
 def load(

@@ -1,6 +1,7 @@
-"""Online training in a world: builds the sampler, the reward and the expert's traces, and calls the
-training loop."""
+"""Online training in a world: episodes of the policy in training, scored by rules and, where it has
+a weight, by the reward model; the expert's traces; and the call of the training loop."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,16 +9,16 @@ from typing import Any
 from posttrain.data.schemas import TrajectoryRow
 from posttrain.models.codec import ChatCodec
 from posttrain.rollout.demonstrations import demonstrate
-from posttrain.rollout.episode_sampler import ScoredWorld
-from posttrain.rollout.expert_traces import ExpertTraces
-from posttrain.train.online.inputs import TrainingInputs
+from posttrain.rollout.engines.choice import is_elsewhere
+from posttrain.rollout.episode_sampler import EpisodeSampler, ScoredWorld
+from posttrain.rollout.expert_traces import ExpertTraces, given_turns
 from posttrain.train.online.loop import train_online
 from posttrain.train.online.params import OnlineParams
-from posttrain.train.online.policy_episodes import PolicyEpisodes
+from posttrain.train.online.trainer_state import TrainingInputs
 from posttrain.train.policy_params import TrainPolicyParams
-from posttrain.train.replay.expert import ExpertReplay
-from posttrain.train.replay.hints import HintReplay
+from posttrain.train.replay import ExpertReplay, HintReplay
 from posttrain.train.resumable_trainer import TrainingRun
+from posttrain.train.reward_model import score_episodes
 from posttrain.types import ScoredEpisode, Task, Trajectory
 from posttrain.worlds.catalog import require_expert
 
@@ -57,6 +58,7 @@ def learn_online(
         weight=params.reward_model_weight,
         traces=traces,
     )
+    # as many rows as a step has tasks: one forward pass that costs next to nothing
     num_shown = algorithm.tasks_per_step
     shown = demonstrations[:num_shown] or demonstrate(
         require_expert(
@@ -89,8 +91,62 @@ def learn_online(
     )
 
 
+class PolicyEpisodes:
+    """An `EpisodeSource`. The reward model's score s adds weight · sigmoid(s) to an episode's
+    reward. `traces`: an expert's, for hints and replay."""
+
+    def __init__(
+        self,
+        sampler: EpisodeSampler,
+        *,
+        reward_model: Any = None,
+        weight: float = 0.0,
+        traces: ExpertTraces | None = None,
+    ) -> None:
+        self._sampler, self._reward_model, self._weight = sampler, reward_model, weight
+        self._traces = traces
+
+    @property
+    def is_elsewhere(self) -> bool:
+        return is_elsewhere()
+
+    def refresh(self) -> None:
+        self._sampler.refresh()
+
+    def sleep(self) -> None:
+        self._sampler.sleep()
+
+    def run(
+        self, tasks: Sequence[Task], seeds: Sequence[int], *, prefix_fracs: Sequence[float] = ()
+    ) -> list[ScoredEpisode]:
+        given = given_turns(self._traces, tasks, prefix_fracs) if self._traces is not None and prefix_fracs else ()
+        return self._scored(self._sampler.sample(tasks, seeds, given=given))
+
+    def play_greedily(self, tasks: Sequence[Task], seeds: Sequence[int]) -> list[ScoredEpisode]:
+        """At temperature 0, by the weights as they are now."""
+        self._sampler.refresh()
+        episodes = self._scored(self._sampler.sample(tasks, seeds, temperature=0.0))
+        self._sampler.sleep()
+        return episodes
+
+    def expert(self, task: Task, count: int) -> list[ScoredEpisode]:
+        """`count` of the expert's traces, scored as episodes are. Only where there are traces."""
+        assert self._traces is not None
+        return self._scored(self._traces.traces(task, count))
+
+    def _scored(self, trajectories: Sequence[Trajectory]) -> list[ScoredEpisode]:
+        scores = [0.0] * len(trajectories)
+        if self._reward_model is not None:
+            scores = score_episodes(self._reward_model, [trajectory.token_ids for trajectory in trajectories])
+        return [
+            ScoredEpisode(trajectory, bonus=self._weight / (1 + math.exp(-score)))
+            for trajectory, score in zip(trajectories, scores, strict=True)
+        ]
+
+
 def _as_learnt(played: ScoredEpisode) -> Trajectory:
     """With the reward that was learnt from: the rules' and what the reward model added."""
+    # what is recorded is what was learnt from
     if not played.bonus:
         return played.trajectory
     scores = {**played.trajectory.scores, "reward_model": played.bonus}

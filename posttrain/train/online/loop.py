@@ -6,10 +6,13 @@ which nothing has an advantage makes no optimizer step: the weights stay as they
 and so does an optimizer's momentum.
 """
 
+import math
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
+import numpy as np
 from accelerate import Accelerator
 
 from posttrain.models import distributed, sharding
@@ -20,24 +23,24 @@ from posttrain.models.params import OptimizerKind
 from posttrain.models.parts import in_threads, parts_beside
 from posttrain.models.precision import frozen_copy
 from posttrain.models.sharding import learner_of
-from posttrain.rollout.generator import RolloutSchedule
-from posttrain.runtime.exits import Interrupted
+from posttrain.rollout.episode_sampler import Stream, episode_seeds
+from posttrain.rollout.generator import RolloutBatch, RolloutSchedule
 from posttrain.train.advantages.estimator import AdvantageEstimator
+from posttrain.train.advantages.groups import EpisodeGroup
 from posttrain.train.online import checkpoints, metrics
-from posttrain.train.online.batch import own_micro_batches
-from posttrain.train.online.collect import RolloutCollector, trained_groups
-from posttrain.train.online.inputs import TrainingInputs
 from posttrain.train.online.params import OnlineParams
-from posttrain.train.online.trainer_state import TrainerState
+from posttrain.train.online.trainer_state import TrainerState, TrainingInputs
 from posttrain.train.online.updates import (
     Updates,
     has_signal,
     learn,
+    own_micro_batches,
     samples_with_signal,
     weights_of,
     without_dropout,
 )
-from posttrain.train.resumable_trainer import TrainingRun
+from posttrain.train.resumable_trainer import TrainingRun, asked_to_stop
+from posttrain.types import Task
 
 
 def train_online(  # noqa: C901 — one loop, to be read from top to bottom
@@ -143,16 +146,14 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
             is_stopping, is_last = any(distributed.gather(run.is_stopping)), state.done_frac(step) >= 1
             if is_last:
                 logged |= state.dev.run(step)
-            checkpoints.write_metrics(run, step, logged)
+            if run.metrics is not None:
+                run.metrics.write(step, logged)
             if is_stopping or step % checkpoint_every_steps == 0 or is_last:
                 saved = {"state": state.state()}
                 checkpoints.save(run, step, whole=model, optimizer=optim, state=saved, also=estimator.save)
             run.progress(step, params.max_steps, "")
             if is_stopping and not is_last:
-                raise Interrupted(
-                    f"asked to stop after step {step} of {params.max_steps}; a checkpoint of it is kept: "
-                    "run again to go on from there"
-                )
+                raise asked_to_stop(step, params.max_steps)
     state.dev.take(model, run.folder, step)
 
 
@@ -161,3 +162,46 @@ def _may_collect_ahead(params: OnlineParams, next_step: int, checkpoint_every_st
     checkpoint, nor where dev tasks are played by the weights that come out of this one."""
     is_kept = next_step % checkpoint_every_steps == 0 or next_step == params.max_steps
     return params.max_staleness == 1 and not is_kept and next_step % params.dev.every_steps != 0
+
+
+class RolloutCollector:
+    """Collects one step after another; the next one ahead where that is asked for."""
+
+    def __init__(self, rollouts: RolloutSchedule, state: TrainerState, params: OnlineParams, *, seed: int) -> None:
+        self._rollouts, self._state, self._params, self._seed = rollouts, state, params, seed
+        self._ahead: tuple[list[Task], RolloutBatch] | None = None
+
+    def collect(self, step: int, *, is_ahead: bool) -> tuple[list[EpisodeGroup], int]:
+        """The groups of a step, and by how many optimizer steps the weights that played are older.
+        More tasks are played while groups that differ are missing and refills are left. `is_ahead`:
+        the next step's episodes are begun, too."""
+        groups: list[EpisodeGroup] = []
+        missing, staleness, size = self._params.tasks_per_step, 0, self._params.group_size
+        for refill in range(1 + self._params.sampling.max_refills):
+            tasks, batch = self._ahead or self._batch(step, refill, missing)
+            self._ahead = self._batch(step + 1, 0, self._params.tasks_per_step) if is_ahead else None
+            episodes, staleness = self._rollouts.take(batch, following=self._ahead and self._ahead[1])
+            for place, task in enumerate(tasks):
+                group = self._state.grouped(task, episodes[place * size : (place + 1) * size])
+                missing -= group.has_spread
+                groups.append(group)
+            if missing <= 0:
+                break
+        return groups, staleness
+
+    def _batch(self, step: int, refill: int, missing: int) -> tuple[list[Task], RolloutBatch]:
+        size, count = self._params.group_size, distributed.count()
+        fewest = count // math.gcd(count, size)  # the fewest tasks whose episodes can be shared equally
+        tasks = self._state.sampler.choose(-(-missing // fewest) * fewest)
+        seeds = episode_seeds(Stream.ONLINE, self._seed, step, refill, count=len(tasks) * size)
+        hints = [share for task in tasks for share in self._state.replay.hints(task, size)]
+        return tasks, RolloutBatch([task for task in tasks for _ in range(size)], seeds, hints)
+
+
+def trained_groups(groups: Sequence[EpisodeGroup], params: OnlineParams) -> list[bool]:
+    """True for each group to train on: with refills the first that differ, as many as a step has;
+    else all."""
+    if not params.sampling.max_refills:
+        return [True] * len(groups)
+    num_before = np.cumsum([0, *(one.has_spread for one in groups)])
+    return [one.has_spread and bool(num_before[place] < params.tasks_per_step) for place, one in enumerate(groups)]

@@ -14,12 +14,10 @@ from posttrain.evals.groups import Group, group_metrics
 from posttrain.models import distributed
 from posttrain.models.codec import TokenRow
 from posttrain.models.token_logprobs import IGNORED, labels_of, pad_right
-from posttrain.train.advantages.episode import Compared
+from posttrain.train.advantages.credit import Compared
 from posttrain.train.advantages.groups import EpisodeGroup
-from posttrain.train.losses.importance import importance_metrics, turn_numbers
-from posttrain.train.online.batch import Batch, Sample, batch_of
 from posttrain.train.online.params import OnlineParams
-from posttrain.train.online.updates import Updates, score
+from posttrain.train.online.updates import Batch, Sample, Updates, batch_of, score
 from posttrain.worlds.made_calls import agent_messages
 from posttrain.worlds.tools import is_error
 
@@ -37,9 +35,11 @@ def episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
     `entropy` is estimated from the samples as the mean of -log p over the agent's tokens, p being
     the distribution sampled from; at temperature 1 its expectation is the policy's entropy.
     """
+    # what was aborted says nothing about the agent
     kept_of = [[one for one in group.episodes if not one.is_aborted] for group in groups]
     kept = [one for of_group in kept_of for one in of_group]
     trajectories_PG = [one.trajectory for one in kept]
+    # the mask is 1 at the agent's tokens
     lengths = [sum(trajectory.mask) for trajectory in trajectories_PG]
     results = [
         message.content for trajectory in trajectories_PG for message in trajectory.messages if message.role == "tool"
@@ -118,6 +118,7 @@ def advantage_metrics(
 def reference_logprobs(reference: Any, learner: Any, batch: Batch, temperature: float) -> Tensor:
     """Log-probs by the model that training began from, shape (N, T-1): a copy of it, or where
     `reference` is None the one in training without its adapters."""
+    # DDP hides the adapter's methods; without a gradient nothing is to be averaged
     inner = learner.module if isinstance(learner, DistributedDataParallel) else learner
     model = inner if reference is None else reference
     adapters_off = model.disable_adapter() if reference is None else contextlib.nullcontext()
@@ -145,6 +146,7 @@ def kl_estimate(policy_logprobs: Sequence[float], reference_logprobs: Sequence[f
     (the k3 of http://joschu.net/blog/kl-approx.html). Policy 1/2, reference 1/4: 1/2 - 1 + ln 2 =
     0.193.
     """
+    # float64: the metrics of a step are the same whatever the weights' precision
     log_ratio = np.asarray(reference_logprobs, dtype=np.float64) - np.asarray(policy_logprobs, dtype=np.float64)
     return float(np.mean(np.exp(log_ratio) - 1 - log_ratio))
 
@@ -165,6 +167,7 @@ def engine_gap(updates: Updates, params: OnlineParams) -> dict[str, float]:
     processes; weights of 1 for a step without an update."""
     ratios, turns = [], []
     for logprobs, batch in zip(updates.before, updates.micro_batches, strict=True):
+        # an expert's tokens have no log-probability to compare
         is_own_N_T = batch.is_scored_N_T & ~batch.is_expert_N[:, None]
         ratios += (logprobs.cpu() - batch.engine_logprobs_N_T)[is_own_N_T].tolist()
         turns += turn_numbers(batch.is_scored_N_T)[is_own_N_T].tolist()
@@ -173,6 +176,33 @@ def engine_gap(updates: Updates, params: OnlineParams) -> dict[str, float]:
         [turn for of_process in distributed.gather(turns) for turn in of_process],
         cap=params.importance_cap,
     )
+
+
+def turn_numbers(is_scored_N_T: Tensor) -> Tensor:
+    """The turn that each scored token belongs to, from 1 on, shape (N, T): 0 1 1 0 1 scored gives
+    turns 1, 1 and 2 at its ones."""
+    is_first_N_T = is_scored_N_T & ~torch.nn.functional.pad(is_scored_N_T, (1, -1))
+    return is_first_N_T.cumsum(1)
+
+
+def importance_metrics(log_ratios: Sequence[float], turns: Sequence[int], *, cap: float) -> dict[str, float]:
+    """Metrics of log(p_trainer / p_engine) over a step's agent tokens: mean and largest weight,
+    share of tokens at the cap, the largest |log ratio|, and `logprob_gap_turn`: the mean |log
+    ratio| of all tokens of first turns, of second ones and so on, the largest of these.
+
+    Log ratios 0 and 1 in turns 1 and 2 under a cap of 2: weights 1 and 2, mean 1.5, half of them
+    capped, both gaps 1. No token: weights of 1.
+    """
+    ratios = np.asarray(log_ratios or [0.0], dtype=np.float64)
+    gaps, in_turn = np.abs(ratios), np.asarray(turns or [1])
+    weights = np.minimum(np.exp(ratios), cap)
+    return {
+        "importance_mean": float(weights.mean()),
+        "importance_max": float(weights.max()),
+        "importance_capped_frac": float(np.mean(np.exp(ratios) > cap)),
+        "logprob_gap_max": float(gaps.max()),
+        "logprob_gap_turn": max(float(gaps[in_turn == turn].mean()) for turn in np.unique(in_turn)),
+    }
 
 
 def mean_advantages(groups: Sequence[EpisodeGroup], samples: Sequence[Sequence[Sample]]) -> list[float]:

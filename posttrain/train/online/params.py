@@ -2,27 +2,42 @@
 replay, credit and objective, whose own knobs stand with their code. Contradictory choices are
 refused here, before any work."""
 
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from posttrain.runtime.knobs import Count, Section, SmallCount
 from posttrain.train.advantages.baselines import BaselineParams, BatchMean, VirtualBest
-from posttrain.train.advantages.episode import Compared, EpisodeCredit
+from posttrain.train.advantages.credit import Compared, EpisodeCredit, ImitationCredit
 from posttrain.train.advantages.gae import GaeCredit
-from posttrain.train.advantages.imitation import ImitationCredit
-from posttrain.train.advantages.methods import CreditParams
-from posttrain.train.advantages.scales import GroupStd
-from posttrain.train.advantages.states import StatesCredit
-from posttrain.train.losses.kl import KlParams, NoKl
-from posttrain.train.losses.objectives import Objective, PolicyGradient
-from posttrain.train.replay.expert import ExpertReplay
-from posttrain.train.replay.hints import HintReplay
-from posttrain.train.replay.methods import ReplayParams
-from posttrain.train.replay.none import NoReplay
-from posttrain.train.sampling.methods import SamplingParams
+from posttrain.train.advantages.returns import DiscountedCredit, StatesCredit
+from posttrain.train.advantages.scores import ScoresCredit
+from posttrain.train.advantages.turn_scores import TurnScoresCredit
+from posttrain.train.losses import KlParams, NoKl, Objective, PolicyGradient
+from posttrain.train.replay import ExpertReplay, HintReplay, NoReplay, ReplayParams
+from posttrain.train.sampling.greso import GresoSampling
+from posttrain.train.sampling.horizon import HorizonSampling
+from posttrain.train.sampling.orders import SpreadSampling, UniformSampling
+from posttrain.train.sampling.pools import PoolSampling
 
+CreditParams = Annotated[
+    EpisodeCredit | ScoresCredit | DiscountedCredit | TurnScoresCredit | StatesCredit | GaeCredit | ImitationCredit,
+    Field(discriminator="type"),
+]
+Order = Annotated[
+    UniformSampling | SpreadSampling | GresoSampling | PoolSampling | HorizonSampling, Field(discriminator="type")
+]
 LossMean = Literal["tokens", "episodes", "max_tokens"]
+
+
+class SamplingParams(Section):
+    """In which order tasks are played, and how often a step goes on playing others, at most, until
+    it has `tasks_per_step` groups that differ in reward (DAPO's dynamic sampling); 0 takes groups
+    as they come."""
+
+    order: Order
+    max_refills: Annotated[int, Field(ge=0, le=100)]
 
 
 class DevParams(Section):
@@ -87,61 +102,32 @@ class OnlineParams(Section):
         return not isinstance(self.kl, NoKl) or self.kl.is_measured
 
     @model_validator(mode="after")
-    def _clips_where_it_can_act(self) -> Self:
-        if not isinstance(self.objective, PolicyGradient) and self.updates_per_step == 1:
-            raise ValueError(
-                f"objective is {self.objective.type} and updates_per_step is 1: the ratio to the policy that sampled "
-                "is 1 then, and nothing can be clipped; take policy_gradient, or two updates"
-            )
+    def _choices_agree(self) -> Self:
+        for contradiction in self._contradictions():
+            raise ValueError(contradiction)
         return self
 
-    @model_validator(mode="after")
-    def _plays_ahead_only_what_it_knows(self) -> Self:
-        """Refuse `max_staleness` 1 where the next step's tasks depend on this one's episodes."""
+    def _contradictions(self) -> Iterator[str]:
+        credit, order, refills = self.credit, self.sampling.order.type, self.sampling.max_refills
+        if not isinstance(self.objective, PolicyGradient) and self.updates_per_step == 1:
+            # at the first update the ratio to the policy that sampled is 1
+            yield f"objective is {self.objective.type} and updates_per_step is 1: nothing can be clipped; take two"
         looks_back = [
-            *([f"sampling.order is {self.sampling.order.type}"] if self.sampling.order.type != "uniform" else []),
-            *([f"sampling.max_refills is {self.sampling.max_refills}"] if self.sampling.max_refills else []),
+            *([f"sampling.order is {order}"] if order != "uniform" else []),
+            *([f"sampling.max_refills is {refills}"] if refills else []),
             *([f"join is {self.join.type}"] if isinstance(self.join, HintReplay) else []),
         ]
         if self.max_staleness and looks_back:
-            raise ValueError(
+            yield (
                 f"max_staleness is 1 and {looks_back[0]}: the next step would be chosen before this one is seen; "
                 "set max_staleness to 0, or take tasks as they come"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _imitates_an_expert(self) -> Self:
-        if isinstance(self.credit, ImitationCredit) and not isinstance(self.join, ExpertReplay):
-            raise ValueError(
-                f"credit is imitation and join is {self.join.type}: there would be nothing to imitate; join an expert"
-            )
-        if isinstance(self.credit, GaeCredit) and not isinstance(self.join, NoReplay):
-            raise ValueError(
-                f"credit is gae and join is {self.join.type}: a critic is of what the policy itself earns; take join "
-                "none, or another credit"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _drops_what_it_credits(self) -> Self:
-        credit = self.credit
+        if isinstance(credit, ImitationCredit) and not isinstance(self.join, ExpertReplay):
+            yield f"credit is imitation and join is {self.join.type}: there is nothing to imitate; join an expert"
+        if isinstance(credit, GaeCredit) and not isinstance(self.join, NoReplay):
+            yield f"credit is gae and join {self.join.type}: a critic is of what the policy itself earns; join none"
         if isinstance(credit, EpisodeCredit) and credit.drop == "equal" and credit.equal_groups.type != "by_baseline":
-            raise ValueError(
-                f"credit.drop is equal and credit.equal_groups {credit.equal_groups.type}: what is dropped would be "
-                "credited; take drop none, or by_baseline"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _scales_what_has_a_scale(self) -> Self:
-        if (
-            isinstance(self.credit, Compared)
-            and isinstance(self.credit.baseline, BatchMean)
-            and isinstance(self.credit.scale, GroupStd)
-        ):
-            raise ValueError(
-                "credit.baseline is batch_mean and credit.scale group_std: a difference over the whole step would be "
-                "measured by the spread of one group; take batch_std or none"
-            )
-        return self
+            yield f"credit.drop is equal and credit.equal_groups {credit.equal_groups.type}: take drop none"
+        # a difference over the whole step would be measured by the spread of one group
+        if isinstance(credit, Compared) and isinstance(credit.baseline, BatchMean) and credit.scale.type == "group_std":
+            yield "credit.baseline is batch_mean and credit.scale group_std: take batch_std or none"

@@ -1,21 +1,49 @@
-"""State of a training besides weights and optimizer: which tasks came up, what they earned, what
-may be replayed, how many tokens were generated. All of it is in the checkpoint."""
+"""Inputs of an online training and its state besides weights and optimizer: which tasks came up,
+what they earned, what may be replayed, and what greedy plays of dev tasks came to. The state is in
+the checkpoint."""
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_model, save_model
+from torch import nn
+
+from posttrain.models import distributed
+from posttrain.models.codec import TokenRow
+from posttrain.rollout.generator import EpisodeSource
 from posttrain.train.advantages.baselines import TaskMean
-from posttrain.train.advantages.groups import EpisodeGroup
-from posttrain.train.advantages.history import TaskHistory
-from posttrain.train.losses.kl import KlWeight
-from posttrain.train.online.dev_evaluation import DevEvaluation
-from posttrain.train.online.inputs import TrainingInputs
-from posttrain.train.online.params import OnlineParams
-from posttrain.train.replay.none import Replay
-from posttrain.train.sampling.methods import Sampler
+from posttrain.train.advantages.groups import EpisodeGroup, TaskHistory
+from posttrain.train.losses import KlWeight
+from posttrain.train.online.params import DevParams, OnlineParams
+from posttrain.train.replay import ExpertTraces, Replay
+from posttrain.train.sampling.orders import Sampler
 from posttrain.types import ScoredEpisode, Task
 
+BEST = "best.safetensors"
 _PARTS = ("sampler", "history", "replay", "kl", "dev")
+
+OnStep = Callable[[int, Sequence[ScoredEpisode], Sequence[float]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingInputs:
+    """`tasks` are trained on; `dev_tasks` are evaluated by `play_greedily`, with the weights as
+    they are. `demonstrations`: rows whose loss is logged. `on_step` is called with a step, its
+    episodes and their mean advantages before they are trained on. `expert`: gives a number of an
+    expert's traces of a task, tokens and rewards included; None where none are replayed.
+    `score_weights`: of the terms of the reward."""
+
+    tasks: Sequence[Task]
+    source: EpisodeSource
+    demonstrations: Sequence[TokenRow] = ()
+    on_step: OnStep = lambda *_: None
+    dev_tasks: Sequence[Task] = ()
+    play_greedily: Callable[[Sequence[Task]], Sequence[ScoredEpisode]] = lambda _: ()
+    expert: ExpertTraces | None = None
+    score_weights: Mapping[str, float] = field(default_factory=dict)
 
 
 class TrainerState:
@@ -33,6 +61,7 @@ class TrainerState:
     def done_frac(self, step: int) -> float:
         """Share of the training that is done after `step` steps, by whichever of its limits is
         nearer."""
+        # two limits, in steps and in tokens
         budget = self._params.max_generated_tokens
         return max(step / self._params.max_steps, self.num_generated / budget if budget else 0.0)
 
@@ -41,6 +70,7 @@ class TrainerState:
         count of tokens observe it, before the next tasks are chosen."""
         group = EpisodeGroup(task, episodes, self.replay.replayed(task, episodes), self.replay.is_expert)
         self.num_generated += sum(sum(one.trajectory.mask) for one in episodes)
+        # a group of one has no spread to be observed
         kept = [one for one in episodes if not one.is_aborted]
         if len(kept) > 1:
             success = sum(one.is_success for one in kept) / len(kept)
@@ -63,3 +93,69 @@ class TrainerState:
         for name in _PARTS:
             getattr(self, name).restore(state[name])
         self.num_generated = state["num_generated"]
+
+
+class DevEvaluation:
+    """To be run before the first step for the first time: `forgotten` is measured against that."""
+
+    def __init__(self, params: DevParams, inputs: TrainingInputs) -> None:
+        self._params, self._inputs = params, inputs
+        self._solved_at_first: list[str] | None = None
+        self._best, self._best_step = -1.0, 0  # strict success, and after which step
+
+    def run(self, step: int) -> dict[str, float]:
+        """Play the tasks with the weights as they are after `step` steps, each process its share.
+        Returns the metrics; none where there are no tasks."""
+        tasks = self._inputs.dev_tasks[: self._params.num_tasks]
+        if not tasks:
+            return {}
+        if self._inputs.source.is_elsewhere:
+            # servers play all at once: the first process alone asks them
+            own = tasks if distributed.is_first() else []
+        else:
+            own = tasks[distributed.index() :: distributed.count()]
+        episodes = self._inputs.play_greedily(own) if own else ()
+        return self._metrics(step, [one for of_process in distributed.gather(list(episodes)) for one in of_process])
+
+    def _metrics(self, step: int, episodes: Sequence[ScoredEpisode]) -> dict[str, float]:
+        """`dev_success` and `dev_strict_success` of the tasks that were not lost, and `forgotten`:
+        the share of those solved at first that are not now.
+
+        At first a, b of a, b, c, now b, c: 2/3, and 1/2 is forgotten.
+        """
+        kept = [one for one in episodes if not one.is_aborted]
+        won = {one.trajectory.task_id for one in kept if one.is_success}
+        if self._solved_at_first is None:
+            self._solved_at_first = sorted(won)
+        again = {one.trajectory.task_id for one in kept} & set(self._solved_at_first)
+        strict = sum(one.trajectory.is_strict_success for one in kept) / max(len(kept), 1)
+        if strict > self._best:
+            self._best, self._best_step = strict, step
+        return {
+            "dev_success": len(won) / max(len(kept), 1),
+            "dev_strict_success": strict,
+            "forgotten": len(again - won) / max(len(again), 1),
+        }
+
+    def keep(self, model: nn.Module, folder: Path, step: int) -> None:
+        """Save the weights if they are the best so far and params.yaml asks for the best."""
+        if self._params.keep == "best" and self._best_step == step and distributed.is_first():
+            save_model(model, str(folder / f"{BEST}.partial"))
+            # a kill while writing leaves the weights that were best before
+            os.replace(folder / f"{BEST}.partial", folder / BEST)
+
+    def take(self, model: nn.Module, folder: Path, step: int) -> None:
+        """Load the best weights into `model`, which has those after `step` steps, if params.yaml
+        asks for the best."""
+        if self._params.keep == "best" and self._best_step != step and self._best >= 0:
+            # the first process writes the file that all of them read
+            distributed.wait_for_all()
+            load_model(model, str(folder / BEST))
+
+    def state(self) -> Mapping[str, object]:
+        """For a checkpoint, in JSON's types."""
+        return {"solved_at_first": self._solved_at_first, "best": self._best, "best_step": self._best_step}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Load what `state` returned."""
+        self._solved_at_first, self._best, self._best_step = state["solved_at_first"], state["best"], state["best_step"]

@@ -1,24 +1,124 @@
-"""Optimizer steps on a step's micro-batches: log-probabilities, loss, gradients, and their
-metrics."""
+"""Batches and optimizer steps: a step's episodes as padded tensors, their log-probabilities, loss,
+gradients, and the metrics of the updates."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
 from posttrain.models import distributed
 from posttrain.models.parts import add_gradients
-from posttrain.models.token_logprobs import agent_scores, scatter_scores
-from posttrain.train.losses.importance import importance_weights
-from posttrain.train.losses.kl import kl_estimates
-from posttrain.train.losses.objectives import clip_side, expert_losses, token_losses
-from posttrain.train.online.batch import Batch, Sample
+from posttrain.models.token_logprobs import IGNORED, agent_scores, labels_of, pad_right, scatter_scores
+from posttrain.train.advantages.groups import FloatArray
+from posttrain.train.losses import clip_side, expert_losses, importance_weights, kl_estimates, token_losses
 from posttrain.train.online.params import LossMean, OnlineParams
-from posttrain.train.replay.expert import ExpertReplay
+from posttrain.train.replay import ExpertReplay
+from posttrain.types import ScoredEpisode
 
 MAX_GRAD_NORM = 1.0
+NUM_MICRO_BATCHES = 8  # of a process's share of a step: rows of one length stand together, little is padding
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """An episode with an advantage for each of the agent's tokens. `is_expert`: an expert wrote it,
+    so that there are no log-probabilities."""
+
+    episode: ScoredEpisode
+    advantages_T: FloatArray
+    is_expert: bool = False
+
+    @property
+    def is_idle(self) -> bool:
+        """True without an advantage anywhere."""
+        return not self.advantages_T.any()
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """`input_ids_N_T`, padded on the right; `labels_N_T`, the ids where the agent wrote them and
+    `IGNORED` elsewhere; the others of shape (N, T-1), column t belonging to token t+1, 0 where it
+    is not the agent's. `lengths_N`: the agent's tokens of each row. `is_expert_N`: an expert wrote
+    the row. `places_N`: which of the step's samples each row is."""
+
+    input_ids_N_T: Tensor
+    labels_N_T: Tensor
+    advantages_N_T: Tensor
+    engine_logprobs_N_T: Tensor
+    lengths_N: Tensor
+    is_expert_N: Tensor
+    places_N: Tensor
+
+    @property
+    def is_scored_N_T(self) -> Tensor:  # noqa: N802 — a shape is a capital
+        """True for the agent's tokens, shape (N, T-1)."""
+        return self.labels_N_T[:, 1:] != IGNORED
+
+    def to(self, device: torch.device) -> "Batch":
+        return Batch(*(getattr(self, name).to(device) for name in self.__slots__))
+
+
+def batch_of(samples: Sequence[Sample], *, pad_id: int) -> Batch:
+    """A row for each sample; two padding tokens for an episode without a token."""
+    trajectories = [one.episode.trajectory for one in samples]
+    # a loss is of tokens from the second on: a row has two at least
+    ids = [list(one.token_ids) or [pad_id, pad_id] for one in trajectories]
+    masks = [list(one.mask) or [0, 0] for one in trajectories]
+    logprobs = [list(one.logprobs) or [0.0] * len(own) for one, own in zip(trajectories, ids, strict=True)]
+    labels_N_T = pad_right([labels_of(*both) for both in zip(ids, masks, strict=True)], IGNORED)
+    is_scored_N_T = labels_N_T[:, 1:] != IGNORED
+    # rows after each other, as masked_scatter fills a mask
+    advantages = np.concatenate([one.advantages_T for one in samples])
+    return Batch(
+        input_ids_N_T=pad_right(ids, pad_id).long(),
+        labels_N_T=labels_N_T.long(),
+        advantages_N_T=torch.zeros(is_scored_N_T.shape).masked_scatter(
+            is_scored_N_T, torch.tensor(advantages, dtype=torch.float32)
+        ),
+        engine_logprobs_N_T=torch.where(is_scored_N_T, pad_right(logprobs, 0)[:, 1:].float(), 0.0),
+        lengths_N=is_scored_N_T.sum(1),
+        is_expert_N=torch.tensor([one.is_expert for one in samples]),
+        places_N=torch.arange(len(samples)),
+    )
+
+
+def own_micro_batches(samples: Sequence[Sample], pad_id: int, at_once: int | None = None) -> list[Batch]:
+    """This process's share of `samples`, in micro-batches of one length, of at most `at_once` rows.
+    Every process has as many micro-batches as every other, each with a row."""
+    share = len(samples) / distributed.count()
+    # a step's rows are the same however they are cut: its loss is a sum over all
+    count = NUM_MICRO_BATCHES if at_once is None else math.ceil(math.ceil(share) / at_once)
+    return split_by_length(batch_of(samples, pad_id=pad_id), max(min(count, int(share)), 1))
+
+
+def split_by_length(batch: Batch, num_micro_batches: int) -> list[Batch]:
+    """This process's rows, in micro-batches of rising length, each without the columns that are
+    padding in all its rows, as even in number as can be; with fewer rows some are empty."""
+    # consecutive rows, so that processes together have the step in its order
+    own = np.array_split(np.arange(len(batch.places_N)), distributed.count())[distributed.index()]
+    # the place of each row's last token of the agent's: nothing behind it has a loss
+    widths_N = (batch.labels_N_T != IGNORED).long() * torch.arange(batch.labels_N_T.shape[1])
+    last_N = widths_N.max(1).values[torch.from_numpy(own)]
+    return [
+        _cut(batch, torch.from_numpy(own)[places], int(last_N[places].max()) + 1 if len(places) else 2)
+        for places in torch.argsort(last_N, stable=True).tensor_split(num_micro_batches)
+    ]
+
+
+def by_place(micro_batches: Sequence[Batch], values: Sequence[Tensor]) -> Mapping[int, FloatArray]:
+    """Gather `values` (N, T-1) of all processes: for each sample's place a number for each of the
+    agent's tokens."""
+    own = {
+        int(place): value_T[is_scored_T].double().numpy()
+        for batch, value_N_T in zip(micro_batches, values, strict=True)
+        for place, value_T, is_scored_T in zip(batch.places_N, value_N_T.cpu(), batch.is_scored_N_T, strict=True)
+    }
+    return {place: value for of_process in distributed.gather(own) for place, value in of_process.items()}
 
 
 class Scored(NamedTuple):
@@ -104,6 +204,7 @@ def batch_loss(
     """Share of a micro-batch in the step's loss. `now` is by the weights as they are; `before`,
     log- probs by those that the step's first update began from; `reference`, by the model that
     training began from."""
+    # a constant: `before` has no gradient
     importance_N_T = importance_weights(before_N_T, batch.engine_logprobs_N_T, cap=params.importance_cap)
     losses_N_T = token_losses(
         now.logprobs - before_N_T,
@@ -113,6 +214,7 @@ def batch_loss(
     )
     if isinstance(params.join, ExpertReplay):
         expert_N_T = expert_losses(now.logprobs, batch.advantages_N_T, gamma=params.join.gamma)
+        # an expert's tokens have no ratio: nobody knows the probability that it wrote them with
         losses_N_T = torch.where(batch.is_expert_N[:, None], expert_N_T, losses_N_T)
     if reference_N_T is not None and kl_weight:
         losses_N_T = losses_N_T + kl_weight * kl_estimates(now.logprobs, reference_N_T)
@@ -171,6 +273,7 @@ def learn(
     def loss_of(place: int) -> tuple[Tensor, Tensor]:
         batch = micro_batches[place].to(accelerator.device)
         now = score(learner, batch, params.temperature, with_entropies=params.entropy_bonus > 0)
+        # in the first update the ratio is exp(0) = 1, exactly
         before_N_T = updates.before[place] if updates.before else now.logprobs.detach()
         loss = batch_loss(
             now,
@@ -184,7 +287,9 @@ def learn(
         return loss * distributed.count(), now.logprobs.detach()  # gradients are averaged over processes
 
     for _ in range(params.updates_per_step):
+        # gradients of all micro-batches add up before the one step
         logprobs = add_gradients(learner, loss_of, places, backward=accelerator.backward)
+        # of the first update: later ones are compared with where the step began
         updates.before = updates.before or logprobs
         for place in places:
             updates.observe(
@@ -201,3 +306,17 @@ def without_dropout(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
+
+
+def _cut(batch: Batch, places: Tensor, width: int) -> Batch:
+    """Those rows up to `width`: no loss depends on tokens behind the agent's last one."""
+    width = max(width, 2)
+    return Batch(
+        batch.input_ids_N_T[places, :width],
+        batch.labels_N_T[places, :width],
+        batch.advantages_N_T[places, : width - 1],
+        batch.engine_logprobs_N_T[places, : width - 1],
+        batch.lengths_N[places],
+        batch.is_expert_N[places],
+        batch.places_N[places],
+    )

@@ -24,6 +24,7 @@ import numpy as np
 from pydantic import Field
 
 from posttrain.runtime.knobs import Section
+from posttrain.train.sampling.orders import Sampler
 from posttrain.types import Task
 
 Kind = Literal["easy", "hard", "mixed"]
@@ -50,17 +51,16 @@ class GresoSampling(Section):
         return Greso(self, tasks, seed=seed)
 
 
-class Greso:
-    """Chooses by the seed, the number of draws, and the groups observed so far. `bases`: the
-    current p of easy and of hard tasks."""
+class Greso(Sampler):
+    """`bases`: the current p of easy and of hard tasks."""
 
     def __init__(self, params: GresoSampling, tasks: Sequence[Task], *, seed: int) -> None:
-        self._tasks, self._seed = tasks, seed
+        super().__init__(tasks, seed=seed)
         self._targets: dict[Kind, float] = {"easy": params.easy_share, "hard": params.hard_share}
         self.bases: dict[Kind, float] = {"easy": params.start, "hard": params.start}
         self._runs: dict[str, tuple[Kind, int]] = {}  # of each task, the kind of its last groups and z
         self._observed: Counter[Kind] = Counter()  # since the last draw
-        self._num_draws, self._num_passed = 0, 0
+        self._num_passed = 0
         self._pass = (-1, np.empty(0, dtype=np.int64))  # the pass that the next place lies in, and its order
 
     def choose(self, count: int) -> list[Task]:
@@ -95,9 +95,8 @@ class Greso:
         return 0.0 if kind == "mixed" else skip_probability(self.bases[kind], run)
 
     def state(self) -> Mapping[str, object]:
-        """For a checkpoint, in JSON's types."""
         return {
-            "num_draws": self._num_draws,
+            **super().state(),
             "num_passed": self._num_passed,
             "bases": dict(self.bases),
             "runs": {task: list(run) for task, run in self._runs.items()},
@@ -105,8 +104,8 @@ class Greso:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load what `state` returned."""
-        self._num_draws, self._num_passed = state["num_draws"], state["num_passed"]
+        super().restore(state)
+        self._num_passed = state["num_passed"]
         self.bases, self._observed = dict(state["bases"]), Counter(state["observed"])
         self._runs = {task: (kind, run) for task, (kind, run) in state["runs"].items()}
 

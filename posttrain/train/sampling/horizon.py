@@ -17,7 +17,8 @@ from pydantic import Field
 
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.knobs import Decay, Section
-from posttrain.train.advantages.history import TaskHistory
+from posttrain.train.advantages.groups import TaskHistory
+from posttrain.train.sampling.orders import Sampler
 from posttrain.types import Task
 
 _KNOB = "train_policy.algorithm.sampling.order.label"
@@ -35,48 +36,41 @@ class HorizonSampling(Section):
     decay: Decay
 
     def make(self, tasks: Sequence[Task], *, seed: int) -> "Horizon":
-        """Raises ConfigurationError for a task without the label, or with one that is no number."""
         return Horizon(self, tasks, seed=seed)
 
 
-class Horizon:
-    """Chooses by the seed, the number of draws, and the groups observed so far. `horizon`: the
-    highest level that is played now."""
+class Horizon(Sampler):
+    """`horizon`: the highest level that is played now."""
 
     def __init__(self, params: HorizonSampling, tasks: Sequence[Task], *, seed: int) -> None:
-        self._tasks, self._seed, self._promote_at = tasks, seed, params.promote_at
+        super().__init__(tasks, seed=seed)
+        self._promote_at = params.promote_at
         self._level_of = {task.task_id: level_of(task, params.label) for task in tasks}
         self._levels = sorted(set(self._level_of.values()))
         self.horizon = self._levels[0]
-        self._seen, self._num_draws = TaskHistory(params.decay), 0
+        self._seen = TaskHistory(params.decay)
         self._observed: list[float] = []  # successes of groups at the horizon, since the last draw
 
     def choose(self, count: int) -> list[Task]:
         """`count` different tasks at random; where too few are within the horizon, the others are
         of the levels next to it."""
         self._promote()
-        rng = np.random.default_rng([self._seed, self._num_draws])
-        self._num_draws += 1
-        shuffled = [self._tasks[index] for index in rng.permutation(len(self._tasks))]
-        return sorted(shuffled, key=lambda task: max(self._level_of[task.task_id], self.horizon))[:count]
+        # sorted is stable: those within the horizon are equal, and stay shuffled
+        return sorted(
+            self._shuffled(self._next_rng()), key=lambda task: max(self._level_of[task.task_id], self.horizon)
+        )[:count]
 
-    def observe(self, task_id: str, *, has_spread: bool, success: float) -> None:  # noqa: ARG002 the protocol's
+    def observe(self, task_id: str, *, has_spread: bool, success: float) -> None:  # noqa: ARG002 the base's
         if self._level_of[task_id] == self.horizon:
             self._observed.append(success)
 
     def state(self) -> Mapping[str, object]:
-        """For a checkpoint, in JSON's types."""
-        return {
-            "num_draws": self._num_draws,
-            "horizon": self.horizon,
-            "seen": self._seen.state(),
-            "observed": list(self._observed),
-        }
+        observed = list(self._observed)
+        return {**super().state(), "horizon": self.horizon, "seen": self._seen.state(), "observed": observed}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load what `state` returned."""
-        self._num_draws, self.horizon = state["num_draws"], state["horizon"]
-        self._observed = list(state["observed"])
+        super().restore(state)
+        self.horizon, self._observed = state["horizon"], list(state["observed"])
         self._seen.restore(state["seen"])
 
     def _promote(self) -> None:
@@ -92,20 +86,15 @@ class Horizon:
 
 
 def level_of(task: Task, label: str) -> float:
-    """Value of the label as a number, so that level 2 comes before 10."""
-    if label not in task.labels:
-        had = f"has {', '.join(task.labels)}" if task.labels else "has no labels"
-        raise ConfigurationError(
-            f"{_KNOB} is {label!r}, and task {task.task_id} {had}: without it nobody knows which tasks come first; "
-            "name a label that all tasks of the rl split have"
-        )
+    """Value of the label as a number: level 2 comes before 10. Raises ConfigurationError for
+    a task without the label, or with one that is no number."""
     try:
-        level = float(task.labels[label])
+        level = float(task.labels.get(label, "nan"))
     except ValueError:
         level = math.nan
     if not math.isfinite(level):
         raise ConfigurationError(
-            f"{_KNOB} is {label!r}, which is {task.labels[label]!r} for task {task.task_id}: levels are ordered as "
-            "numbers; name a label whose values are numbers, such as difficulty"
+            f"{_KNOB} is {label!r}, which is {task.labels.get(label)!r} for task {task.task_id}: name a label that "
+            "every task of the rl split has as a number, such as difficulty"
         )
     return level

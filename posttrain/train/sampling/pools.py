@@ -13,7 +13,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from posttrain.runtime.knobs import Decay, Section
-from posttrain.train.advantages.history import TaskHistory
+from posttrain.train.advantages.groups import TaskHistory
+from posttrain.train.sampling.orders import Sampler
 from posttrain.types import Task
 
 Pool = Literal["middle", "hard", "easy"]
@@ -59,26 +60,24 @@ class PoolSampling(Section):
         return Pools(self, tasks, seed=seed)
 
 
-class Pools:
-    """Chooses by the seed, the number of draws, and the groups observed so far."""
-
+class Pools(Sampler):
     def __init__(self, params: PoolSampling, tasks: Sequence[Task], *, seed: int) -> None:
-        self._tasks, self._seed, self._params = tasks, seed, params
-        self._seen, self._num_draws = TaskHistory(params.decay), 0
+        super().__init__(tasks, seed=seed)
+        self._params, self._seen = params, TaskHistory(params.decay)
 
     def choose(self, count: int) -> list[Task]:
         """Choose `count` different tasks, at random within a pool. Where a pool has too few, the
         middle makes up for it, and then any."""
-        rng = np.random.default_rng([self._seed, self._num_draws])
-        self._num_draws += 1
+        rng = self._next_rng()
+        # one random offset a draw: rounded alike each time, a small share would never be played
         wanted = rounded_shares([getattr(self._params.shares, pool) for pool in POOLS], count, offset=rng.random())
-        shuffled = [self._tasks[index] for index in rng.permutation(len(self._tasks))]
+        shuffled = self._shuffled(rng)
         tasks = {pool: [task for task in shuffled if self.pool_of(task.task_id) == pool] for pool in POOLS}
         chosen = [task for pool, share in zip(POOLS, wanted, strict=True) for task in tasks[pool][:share]]
         left = [task for pool, share in zip(POOLS, wanted, strict=True) for task in tasks[pool][share:]]
         return [*chosen, *left][:count]
 
-    def observe(self, task_id: str, *, has_spread: bool, success: float) -> None:  # noqa: ARG002 the protocol's
+    def observe(self, task_id: str, *, has_spread: bool, success: float) -> None:  # noqa: ARG002 the base's
         self._seen.add(task_id, np.array([success]))
 
     def pool_of(self, task_id: str) -> Pool:
@@ -89,12 +88,10 @@ class Pools:
         return "hard" if success <= low else "easy"
 
     def state(self) -> Mapping[str, object]:
-        """For a checkpoint, in JSON's types."""
-        return {"num_draws": self._num_draws, "seen": self._seen.state()}
+        return {**super().state(), "seen": self._seen.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load what `state` returned."""
-        self._num_draws = state["num_draws"]
+        super().restore(state)
         self._seen.restore(state["seen"])
 
 

@@ -3,7 +3,7 @@ them."""
 
 import yaml
 
-from posttrain.train.sampling.methods import SamplingParams
+from posttrain.train.online.params import SamplingParams
 from posttrain.types import Task
 
 ORDERS = {

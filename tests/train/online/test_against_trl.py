@@ -8,9 +8,8 @@ from datasets import Dataset
 from tiny import play_words, tiny_model, tiny_tokenizer, word_task
 from trl import GRPOConfig, GRPOTrainer
 
-from posttrain.train.online.batch import Sample, batch_of
 from posttrain.train.online.params import OnlineParams
-from posttrain.train.online.updates import batch_loss, score, token_weights
+from posttrain.train.online.updates import Sample, batch_loss, batch_of, score, token_weights
 
 MAX_TOKENS = 7
 AVERAGES = {"grpo": "episodes", "dr_grpo": "max_tokens", "dapo": "tokens", "bnpo": "tokens"}

@@ -136,16 +136,6 @@ def test_no_gradient_is_longer_than_one(episodes, parts, tmp_path, trunk):
     assert sum(float(one["exp_avg"].square().sum()) for one in moments) ** 0.5 == pytest.approx(0.1, rel=1e-4)
 
 
-def test_more_updates_learn_more(episodes, parts):
-    errors = []
-    for count in (1, 8):
-        critic = made(lr=3e-3, updates_per_step=count)
-        returns = returns_of(critic, episodes, parts)
-        critic.learn(parts, returns)
-        errors.append(critic.learn(parts, returns))
-    assert errors[1] < errors[0]
-
-
 @pytest.mark.parametrize("trunk", ["shared", "apart"])
 @pytest.mark.parametrize("make", [tiny_model, tiny_adapted_model])
 def test_the_policy_is_not_moved_and_has_no_gradient(episodes, parts, make, trunk):

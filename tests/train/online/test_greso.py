@@ -18,13 +18,6 @@ def test_a_group_of_eight_is_easy_with_all_right_and_hard_with_none(num_right, k
     assert kind_of(has_spread=num_right not in (0, 8), success=num_right / 8) == kind
 
 
-@pytest.mark.parametrize(
-    ("success", "kind"), [(1.0, "mixed"), (0.98, "easy"), (0.97, "mixed"), (0.11, "hard"), (0.12, "mixed")]
-)
-def test_what_earned_differently_is_neither_easy_nor_hard(success, kind):
-    assert kind_of(has_spread=success == 1.0, success=success) == kind
-
-
 def test_a_run_of_equal_groups_ends_with_one_that_differs_or_is_equal_the_other_way():
     found = greso()
     told = []

@@ -8,7 +8,7 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 
-from posttrain.train.losses.kl import KlParams, KlWeight, kl_estimates
+from posttrain.train.losses import KlParams, KlWeight, kl_estimates
 
 LOGITS, REFERENCE = [0.4, -0.3, 0.9, 0.1], [1.0, 0.2, -0.7, 0.3]
 

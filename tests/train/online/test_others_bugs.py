@@ -9,15 +9,11 @@ import yaml
 from tiny import play_words
 from tiny_runs import run_here
 
-from posttrain.train.advantages.credit import StepContext
-from posttrain.train.advantages.discounted import DiscountedCredit
-from posttrain.train.advantages.episode import EpisodeCredit
-from posttrain.train.advantages.groups import Group, Turn
-from posttrain.train.advantages.history import TaskHistory
+from posttrain.train.advantages.credit import EpisodeCredit, StepContext
+from posttrain.train.advantages.groups import Group, TaskHistory, Turn
+from posttrain.train.advantages.returns import DiscountedCredit, StatesCredit
 from posttrain.train.advantages.scores import ScoresCredit
-from posttrain.train.advantages.states import StatesCredit
 from posttrain.train.advantages.turn_scores import TurnScoresCredit
-from posttrain.train.online.params import OnlineParams
 
 KINDS = [EpisodeCredit, ScoresCredit, DiscountedCredit, TurnScoresCredit, StatesCredit]
 OWN = [{"type": "group_mean"}, {"type": "leave_one_out"}]
@@ -72,14 +68,6 @@ def test_groups_of_unequal_size_have_each_their_own_mean(kind, baseline):
     together = credited(kind, *uneven, baseline=baseline, scale=NONE)
     assert together == [credited(kind, one, baseline=baseline, scale=NONE)[0] for one in uneven]
     assert together[2] == [[0.0]] * 3, "half a point is the mean of its own"
-
-
-def test_one_episode_a_task_is_refused_instead_of_teaching_nothing():
-    """rLLM #916: with n = 1 every advantage was zero, in silence. A group has two members or more,
-    and nothing is trained before that is said."""
-    values = yaml.safe_load(OnlineParams.example) | {"type": "online", "group_size": 1}
-    with pytest.raises(ValueError, match=r"group_size\n.*greater than or equal to 2"):
-        OnlineParams.model_validate(values)
 
 
 @pytest.mark.parametrize("kind", [EpisodeCredit, DiscountedCredit, TurnScoresCredit, StatesCredit])

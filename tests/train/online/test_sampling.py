@@ -12,12 +12,10 @@ from pydantic import ValidationError
 from tiny import word_task
 
 from posttrain.rollout.generator import RolloutSchedule
-from posttrain.train.online.collect import RolloutCollector
-from posttrain.train.online.inputs import TrainingInputs
+from posttrain.train.online.loop import RolloutCollector
 from posttrain.train.online.params import OnlineParams
-from posttrain.train.online.trainer_state import TrainerState
-from posttrain.train.sampling.spread import SpreadSampling
-from posttrain.train.sampling.uniform import Uniform
+from posttrain.train.online.trainer_state import TrainerState, TrainingInputs
+from posttrain.train.sampling.orders import SpreadSampling, Uniform
 from posttrain.types import Outcome, ScoredEpisode, StopReason, Trajectory
 from tests.train.online.samplers import ORDERS, SHARES, TASKS, play, sampler, sampling
 

@@ -9,8 +9,8 @@ from tiny import play_words, word_task
 from tiny_runs import run_here
 
 from posttrain.train.advantages.groups import EpisodeGroup
-from posttrain.train.online.batch import Sample
 from posttrain.train.online.metrics import advantage_metrics, episode_metrics, kl_estimate
+from posttrain.train.online.updates import Sample
 from posttrain.types import Message, Outcome, ScoredEpisode, StopReason, Trajectory
 
 OF_EPISODES = {"entropy", "length", "lost", "success", "strict_success", "tool_failures", "turns"}

@@ -5,17 +5,12 @@ import pytest
 import yaml
 from pydantic import TypeAdapter
 
-from posttrain.train.advantages.credit import StepContext
-from posttrain.train.advantages.discounted import DiscountedCredit
-from posttrain.train.advantages.episode import EpisodeCredit
-from posttrain.train.advantages.equal_groups import ByCoin, ByEntropy
-from posttrain.train.advantages.groups import Group, Turn, over_tokens
-from posttrain.train.advantages.history import TaskHistory
-from posttrain.train.advantages.imitation import ImitationCredit
-from posttrain.train.advantages.methods import CreditParams
+from posttrain.train.advantages.credit import ByCoin, ByEntropy, EpisodeCredit, ImitationCredit, StepContext
+from posttrain.train.advantages.groups import Group, TaskHistory, Turn, over_tokens
+from posttrain.train.advantages.returns import DiscountedCredit, StatesCredit
 from posttrain.train.advantages.scores import ScoresCredit
-from posttrain.train.advantages.states import StatesCredit
 from posttrain.train.advantages.turn_scores import TurnScoresCredit
+from posttrain.train.online.params import CreditParams
 from tests.train.online.bandit import expected_of_ways, group_of, sum_over_ways, ways
 
 KINDS = [EpisodeCredit, ScoresCredit, DiscountedCredit, TurnScoresCredit, StatesCredit, ImitationCredit]
@@ -83,12 +78,6 @@ def test_fewer_than_two_members_are_no_equal_group(equal_groups):
     assert credited(episode(equal_groups), group(1), group(), entropies=[[], []]) == [[[0.0] * 3], []]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_of_every_token_there_is_a_number(kind):
-    found = credited(credit(kind), group(1, 0, 0.5), group(0, 1))
-    assert [[len(tokens) for tokens in of_group] for of_group in found] == [[3] * 3, [3] * 2]
-
-
 # -- groups of equal rewards
 
 
@@ -121,12 +110,6 @@ def test_a_dropped_group_is_not_credited_by_entropy_nor_by_coin():
     entropies = [[np.ones(3)] * 2]
     for equal_groups in (ENTROPY, COIN):
         assert credited(episode(equal_groups, drop="all_good"), group(1, 1), entropies=entropies) == [[[0.0] * 3] * 2]
-
-
-def test_a_token_without_an_entropy_is_refused():
-    for given in (None, [[np.ones(3), np.ones(2)]]):
-        with pytest.raises(ValueError, match=r"the members of task t wrote \[3, 3\] tokens and entropies came of"):
-            credited(episode(ENTROPY), group(1, 1), entropies=given)
 
 
 def test_a_coin_falls_for_a_group_at_a_time_and_the_same_way_again():

@@ -5,15 +5,13 @@ import math
 
 import pytest
 import torch
-import yaml
 from pydantic import TypeAdapter
 
-from posttrain.train.losses.objectives import (
+from posttrain.train.losses import (
     Objective,
     clip_side,
     token_losses,
 )
-from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.updates import token_weights
 
 CLIP = {"type": "clip", "low": 0.16, "high": 0.24}
@@ -101,11 +99,3 @@ def test_what_a_token_counts_is_worked_out_by_hand():
     assert token_weights(lengths, average="tokens", **step).tolist() == [0.25, 0.25]
     assert token_weights(lengths, average="episodes", **step).tolist() == pytest.approx([1 / 2, 1 / 6])
     assert token_weights(lengths, average="max_tokens", **step).tolist() == pytest.approx([1 / 20] * 2)
-
-
-@pytest.mark.parametrize("name", ["clip", "cispo", "gspo", "sapo"])
-def test_what_cannot_act_with_one_update_is_refused(name):
-    values = yaml.safe_load(OnlineParams.example) | {"type": "online", "objective": OBJECTIVES[name]}
-    with pytest.raises(ValueError, match=rf"objective is {name} and updates_per_step is 1"):
-        OnlineParams.model_validate(values)
-    assert OnlineParams.model_validate(values | {"updates_per_step": 2}).objective == objective(name)

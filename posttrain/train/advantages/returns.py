@@ -1,5 +1,5 @@
-"""Advantages of turns against others of the group that began at the same point, besides the
-episode's (GiGPO, arXiv 2505.10978)."""
+"""Advantages of turns by their discounted return: less for each turn that came after, or against
+others of the group that began at the same point (GiGPO, arXiv 2505.10978)."""
 
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
@@ -8,12 +8,38 @@ import numpy as np
 from pydantic import Field
 
 from posttrain.evals.groups import are_equal
-from posttrain.train.advantages.baselines import GroupMean, LeaveOneOut, StepRewards, VirtualBest
-from posttrain.train.advantages.credit import StepContext
-from posttrain.train.advantages.discounted import discounts_K
-from posttrain.train.advantages.episode import Compared
+from posttrain.train.advantages.baselines import GroupMean, GroupStd, LeaveOneOut, StepRewards, Unscaled, VirtualBest
+from posttrain.train.advantages.credit import Compared, StepContext
 from posttrain.train.advantages.groups import FloatArray, Group, TurnAdvantages
-from posttrain.train.advantages.scales import GroupStd, Unscaled, scaled
+
+
+class DiscountedCredit(Compared):
+    """The episode's advantage times `gamma` for each turn that came after."""
+
+    example: ClassVar[str] = (
+        "{gamma: 0.9, baseline: {type: group_mean}, scale: {type: group_std, floor: 1.0e-4}, drop: none}"
+    )
+    type: Literal["discounted"]
+    gamma: Annotated[float, Field(gt=0, lt=1)]
+
+    def turn_advantages(self, groups: Sequence[Group], context: StepContext) -> TurnAdvantages:
+        """gamma^(K-1-k) times the episode's advantage, for the k-th of K turns.
+
+        Expected gradient: not J's, but for each turn that of gamma^(K-1-k) (R - b), b being what
+        the reward R is compared with: J under the mean of the others; (G - 1)/G of that under the
+        group's; G/(G + 1) of it with b = ((G - 1) J + best)/G under a virtual best. A turn is also
+        moved by how many turns it leads to: towards an early end where that earns more than b,
+        towards a late one where it earns less. Only with K the same for all does b vanish.
+
+        An advantage of 1 over three turns at gamma 1/2: 1/4, 1/2, 1.
+        """
+        return [
+            [
+                discounts_K(len(turns), self.gamma) * advantage
+                for advantage, turns in zip(of_G, group.turns_G, strict=True)
+            ]
+            for of_G, group in zip(self.compared(groups, context.history), groups, strict=True)
+        ]
 
 
 class StatesCredit(Compared):
@@ -48,7 +74,7 @@ class StatesCredit(Compared):
 
         Rewards 1, 0, 0 after two turns each, from states a, b and a, b and a, c, gamma 1/2,
         unscaled, by means: A_state 1/2 - 1/6, -1/6, -1/6 of the first turns, 1/2, -1/2, 0 of the
-        second. Raises ValueError, with the task, where a return lies above a virtual best one.
+        second.
         """
         return [
             [
@@ -66,23 +92,20 @@ class StatesCredit(Compared):
         returns = np.concatenate(
             [discounts_K(num, self.gamma) * reward for num, reward in zip(num_turns_G, group.rewards_G, strict=True)]
         )
-        self._refuse_returns(group, returns)
         names = np.array([turn.state for turns in group.turns_G for turn in turns])
         found = np.zeros(len(returns))
         for name in np.unique(names):
             found[names == name] = self._of_state(returns[names == name])
-        return np.split(found, np.cumsum(num_turns_G)[:-1])
+        return np.split(found, np.cumsum(num_turns_G)[:-1])  # flat over the group, cut into its members
 
     def _of_state(self, returns: FloatArray) -> FloatArray:
         if self.state_baseline.is_own_mean and (len(returns) < 2 or are_equal(returns)):
             return np.zeros(len(returns))
         found = self.state_baseline.of_group(returns, StepRewards(returns))
-        return scaled(returns - found.expected_G, self.scale, compared=found.compared, batch=returns)
+        return (returns - found.expected_G) / self.scale.divisor(found.compared, returns)
 
-    def _refuse_returns(self, group: Group, returns: FloatArray) -> None:
-        best = self.state_baseline.best if isinstance(self.state_baseline, VirtualBest) else np.inf
-        if (most := returns.max(initial=-np.inf)) > best:
-            raise ValueError(
-                f"a turn of task {group.task_id} has a return of {most:g}, more than the virtual best of {best:g}: "
-                "raise train_policy.algorithm.credit.state_baseline.best to the most that can be earned"
-            )
+
+def discounts_K(num_turns: int, gamma: float) -> FloatArray:  # noqa: N802 — a shape is a capital
+    """gamma for each turn that came after: 1/4, 1/2, 1."""
+    powers: FloatArray = gamma ** np.arange(num_turns - 1, -1, -1, dtype=np.float64)
+    return powers

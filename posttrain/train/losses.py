@@ -1,0 +1,239 @@
+"""Losses of tokens: the objectives, the divergence from the model that training began from, and the
+importance weights.
+
+With one update a step the ratio to the policy that sampled the tokens is 1, and all objectives have
+one gradient. Knobs are read where torch is not installed, so tensors are handled by their methods.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from posttrain.runtime.knobs import Section, SmallCount
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LARGEST_ERROR = 0.2  # of the divergence's relative distance from its target
+
+
+class Clip(Section):
+    """The likelihood ratio to the policy that sampled the tokens, kept within 1 - `low` and 1 +
+    `high` where that would make the step larger (PPO, DAPO's clip-higher)."""
+
+    example: ClassVar[str] = "{low: 0.2, high: 0.2}"
+    type: Literal["clip"]
+    low: Annotated[float, Field(gt=0, lt=1)]
+    high: Annotated[float, Field(gt=0)]
+
+
+class Cispo(Section):
+    """The log-likelihood times the advantage and the ratio, which is held below `cap` and not
+    differentiated, so that no token loses its gradient (CISPO)."""
+
+    example: ClassVar[str] = "{cap: 5.0}"
+    type: Literal["cispo"]
+    cap: Annotated[float, Field(ge=1)]
+
+
+class Gspo(Section):
+    """A clip of one ratio per episode: the geometric mean of its tokens' ratios (GSPO)."""
+
+    example: ClassVar[str] = "{low: 3.0e-4, high: 4.0e-4}"
+    type: Literal["gspo"]
+    low: Annotated[float, Field(gt=0, lt=1)]
+    high: Annotated[float, Field(gt=0)]
+
+
+class Sapo(Section):
+    """A sigmoid of the ratio instead of a clip: the gradient fades as the ratio leaves 1, the
+    faster the higher the temperature of the advantage's sign (SAPO)."""
+
+    example: ClassVar[str] = "{positive: 1.0, negative: 1.05}"
+    type: Literal["sapo"]
+    positive: Annotated[float, Field(gt=0)]
+    negative: Annotated[float, Field(gt=0)]
+
+
+class PolicyGradient(Section):
+    """The likelihood ratio times the advantage, without a clip."""
+
+    example: ClassVar[str] = "{}"
+    type: Literal["policy_gradient"]
+
+
+Objective = Annotated[Clip | Cispo | Gspo | Sapo | PolicyGradient, Field(discriminator="type")]
+
+
+class NoKl(Section):
+    """Nothing holds the policy to the model that training began from. That model is kept all the
+    same, for the metric `kl` and its alarm; without `is_measured` it is not, which spares a copy of
+    the weights where no adapters are trained."""
+
+    type: Literal["none"]
+    is_measured: bool = True
+
+
+class KlLoss(Section):
+    """`weight` times the divergence from that model is part of the loss (GRPO's estimate, a token
+    at a time)."""
+
+    example: ClassVar[str] = "{weight: 0.01}"
+    type: Literal["loss"]
+    weight: Annotated[float, Field(gt=0)]
+
+
+class AdaptiveKl(Section):
+    """The same with a weight that rises while the divergence is above `target` nats a token and
+    falls below, by a fifth at most over `horizon` steps (arXiv 1909.08593, section 2.2)."""
+
+    example: ClassVar[str] = "{weight: 0.01, target: 0.05, horizon: 10}"
+    type: Literal["adaptive"]
+    weight: Annotated[float, Field(gt=0)]
+    target: Annotated[float, Field(gt=0)]
+    horizon: SmallCount
+
+
+KlParams = Annotated[NoKl | KlLoss | AdaptiveKl, Field(discriminator="type")]
+
+
+def token_losses(
+    log_ratio_N_T: Tensor, advantages_N_T: Tensor, objective: Objective, *, is_scored_N_T: Tensor
+) -> Tensor:
+    """Policy-gradient loss of each token, of the shape of `log_ratio`: log of its probability now
+    over that before the step's first update. Losses of tokens that are not scored mean nothing.
+
+    `clip` (PPO, arXiv 1707.06347, eq. 7; with two sides DAPO, arXiv 2503.14476, eq. 8): at a ratio
+    of 1.5, an advantage of 1 and high 0.2 the loss is -1.2, without a gradient; at an advantage of
+    -1 it is 1.5. `gspo` (arXiv 2507.18071, eq. 5 and 7): the same of the geometric mean of the
+    episode's ratios. `cispo` (arXiv 2506.13585, eq. 4): min(ratio, cap), not differentiated, times
+    the gradient of log p. `sapo` (arXiv 2511.20347): 4/t sigmoid(t (ratio - 1)), whose slope at a
+    ratio of 1 is 1.
+    """
+    ratio = log_ratio_N_T.exp()
+    match objective:
+        case PolicyGradient():
+            return -ratio * advantages_N_T  # whose gradient at a ratio of 1 is that of -A log p
+        case Clip(low=low, high=high):
+            return _clipped(ratio, advantages_N_T, low, high)
+        case Gspo(low=low, high=high):
+            # one ratio a row, broadcast over its tokens: (N, 1) against (N, T)
+            return _clipped(_mean_over_rows(log_ratio_N_T, is_scored_N_T).exp(), advantages_N_T, low, high)
+        case Cispo(cap=cap):
+            # the ratio weighs the gradient of log p and has none itself
+            return -ratio.detach().clamp(max=cap) * advantages_N_T * log_ratio_N_T
+        case Sapo(positive=positive, negative=negative):
+            temperature = advantages_N_T.new_full(advantages_N_T.shape, negative).masked_fill(
+                advantages_N_T > 0, positive
+            )
+            # 4/t makes the slope 1 where the ratio is 1, whatever the temperature
+            return -(temperature * (ratio - 1)).sigmoid() * 4 / temperature * advantages_N_T
+
+
+def clip_side(log_ratio_N_T: Tensor, advantages_N_T: Tensor, objective: Objective, *, is_scored_N_T: Tensor) -> Tensor:
+    """-1 where the objective holds a token's ratio from below, 1 from above, 0 where it does
+    not."""
+    match objective:
+        case Clip(low=low, high=high):
+            ratio = log_ratio_N_T.exp()
+        case Gspo(low=low, high=high):
+            ratio = _mean_over_rows(log_ratio_N_T, is_scored_N_T).exp()
+        case Cispo(cap=cap):
+            return (log_ratio_N_T.exp() > cap).float()
+        case Sapo() | PolicyGradient():
+            return log_ratio_N_T.new_zeros(log_ratio_N_T.shape)
+    # a ratio is held only where moving it on would lower the loss
+    is_low, is_high = (ratio < 1 - low) & (advantages_N_T < 0), (ratio > 1 + high) & (advantages_N_T > 0)
+    return is_high.float() - is_low.float()
+
+
+def expert_losses(logprobs_N_T: Tensor, advantages_N_T: Tensor, *, gamma: float | None) -> Tensor:
+    """Loss of tokens that an expert wrote, whose probability there nobody knows: the advantage
+    times p / (p + gamma), p being their probability now (LUFFY, arXiv 2504.14945, eq. 7, with the
+    expert's taken as 1), differentiated through, so that the gradient of log p is weighed by gamma
+    p / (p + gamma)²: most where p is gamma. With no gamma, the advantage times log p: supervised
+    learning. At p = 0.1 and gamma 0.1: -1/2 and a weight of 1/4.
+    """
+    if gamma is None:
+        return -advantages_N_T * logprobs_N_T
+    p = logprobs_N_T.exp()
+    return -advantages_N_T * p / (p + gamma)
+
+
+def importance_weights(trainer_logprobs: Tensor, engine_logprobs: Tensor, *, cap: float) -> Tensor:
+    """min(exp(trainer - engine), cap): weights of tokens that other weights sampled than those that
+    train, as an engine rounds in other places, and one that generates ahead has older weights.
+
+    Without the cap the expectation would be right and the variance without bound (truncated
+    importance sampling, Ionides 2008; for RL of language models
+    https://fengyao.notion.site/off-policy-rl). Log-probs -1 and -2 give e, so 2 under a cap of 2.
+    """
+    return (trainer_logprobs - engine_logprobs).exp().clamp(max=cap)
+
+
+def kl_estimates(now_N_T: Tensor, reference_N_T: Tensor) -> Tensor:
+    """Divergence estimate of each token: r - 1 - log r with r = p_reference / p_now, from
+    the log-probs of both, of their shape; never negative, 0 where both are equal (k3 of
+    joschu.net/blog/kl-approx.html; GRPO, arXiv 2402.03300, eq. 4). Probabilities 1/2 and 1/4: 1/2 -
+    1 + log 2 = 0.193.
+
+    Its value is unbiased: over tokens of the policy p it is KL(p || ref) in expectation, as E[r] is
+    1. Its gradient is not that of this KL. dr = -r d(log p), so a token's gradient is (1 - r) grad
+    log p, and
+
+        sum of p (1 - r) grad log p = - sum of ref grad log p = grad KL(ref || p),
+
+    as the sum of p grad log p is 0: on policy it is exactly the gradient of KL(ref || p). That of
+    KL(p || ref) would have -log r in the place of 1 - r; near r = 1 both are one to first order.
+    Both are of the next token alone: that the policy also chooses what later tokens stand behind is
+    in neither. From a step's second update on the tokens are those of older weights, and neither is
+    exact.
+    """
+    log_ratio = reference_N_T - now_N_T
+    return log_ratio.expm1() - log_ratio  # expm1: near r = 1, exp(x) - 1 would lose all its digits
+
+
+class KlWeight:
+    """Weight of the divergence in the next step's loss: constant, or `adaptive`, the controller of
+    arXiv 1909.08593, section 2.2, whose K_beta is 1/horizon (0.1 there):
+
+        e = clip((KL - target) / target, -0.2, 0.2),  beta <- beta (1 + K_beta e)
+
+    A weight of 0.01, a target of 0.05 nats a token and a horizon of 10: at 0.055 it becomes 0.01
+    (1 + 0.1/10) = 0.0101; at 1, however far above, 0.0102; at 0, 0.0098.
+    """
+
+    def __init__(self, params: KlParams) -> None:
+        self._params = params
+        self.weight = 0.0 if isinstance(params, NoKl) else params.weight
+
+    def observe(self, kl: float) -> None:
+        """Adapt the weight to a step's divergence, in nats a token; an estimate may be below 0.
+        Raises ValueError for one that is no number: the policy has diverged."""
+        if math.isnan(kl):
+            raise ValueError(f"the divergence from the first model is {kl}: the policy has diverged; lower its lr")
+        if isinstance(self._params, AdaptiveKl):
+            error = min(max(kl / self._params.target - 1, -LARGEST_ERROR), LARGEST_ERROR)
+            self.weight *= 1 + error / self._params.horizon
+
+    def state(self) -> Mapping[str, object]:
+        """For a checkpoint, in JSON's types."""
+        return {"weight": self.weight}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.weight = state["weight"]
+
+
+def _clipped(ratio: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
+    # the smaller of the two: a clip never makes the loss look better than it is
+    return -(ratio * advantages).minimum(ratio.clamp(1 - low, 1 + high) * advantages)
+
+
+def _mean_over_rows(log_ratio_N_T: Tensor, is_scored_N_T: Tensor) -> Tensor:
+    """Mean over a row's scored tokens, shape (N, 1)."""
+    count_N_1 = is_scored_N_T.sum(1, keepdim=True).clamp(min=1)
+    return (log_ratio_N_T * is_scored_N_T).sum(1, keepdim=True) / count_N_1

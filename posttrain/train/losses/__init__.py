@@ -1,1 +1,0 @@
-"""Losses of tokens: objectives, divergence from the first model, importance weights."""

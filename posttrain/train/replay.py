@@ -1,0 +1,173 @@
+"""Replay: episodes that join a group besides those played in the step, or are begun for it. Each
+method is its knobs, a class with `make`, and what it does.
+
+An expert's traces and hints are oracles: they know what no other method is told.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from posttrain.runtime.knobs import Section, SmallCount
+from posttrain.types import Outcome, ScoredEpisode, StopReason, Task, Trajectory
+
+ExpertTraces = Callable[[Task, int], Sequence[ScoredEpisode]]  # so many of an expert's episodes of a task
+
+
+class Replay:
+    """Base of all methods and the default: it adds nothing and remembers nothing. Its state is in
+    the checkpoint of a training."""
+
+    is_expert = False  # whether an expert wrote what `replayed` returns
+
+    def hints(self, task: Task, group_size: int) -> list[float]:  # noqa: ARG002
+        """For each episode of a group, the share of the expert's turns that it begins behind; empty
+        for none."""
+        return []
+
+    def replayed(self, task: Task, episodes: Sequence[ScoredEpisode]) -> Sequence[ScoredEpisode]:  # noqa: ARG002
+        """The episodes that join the group of `episodes`, after these have been remembered."""
+        return []
+
+    def state(self) -> Mapping[str, object]:
+        """For a checkpoint, in JSON's types."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Load what `state` returned."""
+
+
+class NoReplay(Section):
+    """Groups are what was played."""
+
+    type: Literal["none"]
+
+    def make(self, _traces: ExpertTraces | None) -> Replay:
+        return Replay()
+
+
+class ExpertReplay(Section):
+    """`count` traces of the world's expert are members of every group (LUFFY): an oracle. Their
+    tokens' probability p is made likelier through p / (p + `gamma`), or through log p where gamma
+    is null."""
+
+    example: ClassVar[str] = "{count: 1, gamma: 0.1}"
+    knob: ClassVar[str] = "train_policy.algorithm.join.type expert"
+    type: Literal["expert"]
+    count: SmallCount
+    gamma: Annotated[float, Field(gt=0)] | None
+
+    def make(self, traces: ExpertTraces | None) -> "ExpertEpisodes":
+        assert traces is not None
+        return ExpertEpisodes(traces, self.count)
+
+
+class ExpertEpisodes(Replay):
+    """Adds `count` of the traces to each group (arXiv 2504.14945)."""
+
+    is_expert = True
+
+    def __init__(self, traces: ExpertTraces, count: int) -> None:
+        self._traces, self._count = traces, count
+
+    def replayed(self, task: Task, _episodes: Sequence[ScoredEpisode]) -> Sequence[ScoredEpisode]:
+        return self._traces(task, self._count)
+
+
+class BestReplay(Section):
+    """The best episode of the task in earlier steps is a member of a group in which nothing
+    succeeded (AR3PO's reuse)."""
+
+    example: ClassVar[str] = "{}"
+    type: Literal["best"]
+
+    def make(self, _traces: ExpertTraces | None) -> "BestEpisodes":
+        return BestEpisodes()
+
+
+class BestEpisodes(Replay):
+    """Keeps the latest success of each task: its tokens and their log-probabilities, not the
+    conversation (the reuse of AR3PO, arXiv 2509.25808).
+
+    Older weights sampled it, which the importance weight of its tokens corrects, up to its cap; so
+    the gradient is biased as far as the cap acts, and towards tasks that succeeded once.
+    """
+
+    def __init__(self) -> None:
+        self._by_task: dict[str, ScoredEpisode] = {}
+
+    def replayed(self, task: Task, episodes: Sequence[ScoredEpisode]) -> Sequence[ScoredEpisode]:
+        if successes := [one for one in episodes if one.is_success]:
+            self._by_task[task.task_id] = successes[-1]
+            return []
+        kept = self._by_task.get(task.task_id)
+        return [kept] if kept is not None else []
+
+    def state(self) -> Mapping[str, object]:
+        return {task: _packed(one) for task, one in self._by_task.items()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._by_task = {task: _unpacked(task, **packed) for task, packed in state.items()}
+
+
+class HintReplay(Section):
+    """`share` of a group's episodes begin behind the first turns of the world's expert: an oracle.
+    The share of its turns that is given begins at `start` for each task and falls by `step` with
+    each group in which one succeeded."""
+
+    example: ClassVar[str] = "{share: 0.5, start: 0.75, step: 0.25}"
+    knob: ClassVar[str] = "train_policy.algorithm.join.type hints"
+    type: Literal["hints"]
+    share: Annotated[float, Field(gt=0, le=1)]
+    start: Annotated[float, Field(gt=0, le=1)]
+    step: Annotated[float, Field(gt=0, le=1)]
+
+    def make(self, _traces: ExpertTraces | None) -> "Hints":
+        return Hints(self)
+
+
+class Hints(Replay):
+    """Counts for each task the groups with a success."""
+
+    def __init__(self, params: HintReplay) -> None:
+        self._params = params
+        self._num_won: dict[str, int] = {}
+
+    def hints(self, task: Task, group_size: int) -> list[float]:
+        """Eight episodes at a share of 0.5, with 0.75 at first and 0.25 fewer, after one group with
+        a success: 0.5 four times, then 0 four times."""
+        num_hinted = round(self._params.share * group_size)
+        given = max(0.0, self._params.start - self._params.step * self._num_won.get(task.task_id, 0))
+        return [given] * num_hinted + [0.0] * (group_size - num_hinted)
+
+    def replayed(self, task: Task, episodes: Sequence[ScoredEpisode]) -> Sequence[ScoredEpisode]:
+        is_won = any(one.is_success for one in episodes)
+        self._num_won[task.task_id] = self._num_won.get(task.task_id, 0) + is_won
+        return []
+
+    def state(self) -> Mapping[str, object]:
+        return dict(self._num_won)
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._num_won = dict(state)
+
+
+ReplayParams = Annotated[NoReplay | ExpertReplay | BestReplay | HintReplay, Field(discriminator="type")]
+
+
+def _packed(one: ScoredEpisode) -> dict[str, object]:
+    trajectory = one.trajectory
+    return {
+        "token_ids": list(trajectory.token_ids),
+        "mask": list(trajectory.mask),
+        "logprobs": list(trajectory.logprobs),
+        "reward": one.rule_reward,
+        "bonus": one.bonus,
+        "scores": dict(trajectory.scores),
+    }
+
+
+def _unpacked(task_id: str, *, bonus: float, **fields: Any) -> ScoredEpisode:
+    outcome = Outcome(success=True, strict_success=False)  # successes alone are kept
+    return ScoredEpisode(Trajectory(task_id, (), StopReason.DONE, outcome=outcome, **fields), bonus=bonus)

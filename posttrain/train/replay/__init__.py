@@ -1,1 +1,0 @@
-"""Replay: episodes that join a group besides those played in the step, or are begun for it."""
