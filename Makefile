@@ -40,7 +40,7 @@ infra/vllm/.venv/.installed: infra/vllm/setup.sh infra/vllm/requirements-cpu.loc
 infra/llamacpp/build/.installed: infra/llamacpp/setup.sh infra/llamacpp/requirements.lock $(BIN)/.installed
 	infra/llamacpp/setup.sh
 
-infra/foreign/.venv/.installed: infra/foreign/setup.sh infra/foreign/requirements.lock infra/foreign/package-lock.json
+infra/foreign/.venv/.installed: infra/foreign/setup.sh infra/foreign/requirements.lock
 	infra/foreign/setup.sh
 
 infra/worlds/packages/.installed: infra/worlds/setup.sh infra/worlds/requirements.lock $(BIN)/.installed
