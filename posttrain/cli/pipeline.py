@@ -257,16 +257,15 @@ def _verify_lock() -> None:
 
 
 def summary() -> None:
-    """Print the success rates of the last run, beside the committed ones. Where nothing has run,
-    the committed ones alone."""
-    from posttrain.report.committed import origin_of_figures, refuse_unrecorded
+    """Print the success rates of the last run, and whether the policy's is the committed one."""
+    from posttrain.report.committed import compare_with_committed, refuse_unrecorded
     from posttrain.report.run_page import write_run_page
     from posttrain.report.table import POLICIES, summary_table
 
     _verify_lock()
     reports = Path("reports")
     refuse_unrecorded([reports / "evaluate" / f"{policy}.json" for policy in POLICIES], Path("dvc.lock"))
-    print(f"{summary_table(reports)}\n{origin_of_figures(reports)}")
+    print(summary_table(reports), compare_with_committed(reports, ["policy"])[0].sentence, sep="\n")
     print(write_run_page(Path()))
 
 
