@@ -53,7 +53,7 @@ serve-vllm: setup infra/vllm/.venv/.installed  ## a vLLM server for rollouts (FO
 	infra/vllm/serve.sh .posttrain/vllm/served $(PORT)
 
 DASHBOARD_PORT ?= 0
-dashboard: setup  ## all branches and the trainings that run, in a browser (DASHBOARD_PORT=…, any free one); Ctrl-C ends it
+dashboard: setup  ## all branches, in a browser (DASHBOARD_PORT=…, any free one); Ctrl-C ends it
 	@exec posttrain dashboard --port $(DASHBOARD_PORT)
 
 SERVER_PORT ?= 4200

@@ -4,17 +4,17 @@
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posttrain.cli.command import Commands, add_command
 from posttrain.runtime.exits import ConfigurationError, DataError, Interrupted
-from posttrain.runtime.state import STATE_DIR
 
 if TYPE_CHECKING:
     from posttrain.pipeline.plan import PlannedStage
+    from posttrain.provenance.eta import Forecast
 
 _DVC_S = 1.0  # to record a stage's result, or take it from the cache; measured on two cores
 _MAX_CHANGES = 4
@@ -22,57 +22,44 @@ _MAX_CHANGES = 4
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """About how long stages take, by name, in seconds: by their last runs in this tree, and by the
-    committed runs of the machine `whose`, up to `spread` times as long here, or as much less.
-    `cut_short`: those with a run that was killed, which goes on where its inputs are the same.
-    `look_s`: what DVC takes to load and to compare the tree, once a run."""
+    """About how long stages take. `look_s`: what DVC takes to load and to compare the tree, once a
+    run."""
 
-    here: Mapping[str, float]
-    committed: Mapping[str, float]
-    whose: str
-    cut_short: frozenset[str] = frozenset()
+    forecast: "Forecast"
     look_s: float = 0.0
-    spread: float = 1.0
 
     def of(self, stage: "PlannedStage") -> float | None:
         """Seconds of a stage, with DVC's share; None where no run of it is known."""
         if stage.fate == "cached":
             return _DVC_S
-        seconds = self.here.get(stage.name, self.committed.get(stage.name))
+        seconds = self.forecast.here.get(stage.name, self.forecast.committed.get(stage.name))
         return None if seconds is None else seconds + _DVC_S
 
-    def sum(self, stages: Sequence["PlannedStage"]) -> str:
+    def sum(self, stages: Sequence["PlannedStage"], more_s: float = 0.0) -> str:
         """`12 min`, `over 3 min` where some stage's is not known, else `?`; `6 min to 24 min` by a
         machine of another kind."""
-        return self._about(stages, 0.0)
-
-    def total(self, stages: Sequence["PlannedStage"]) -> str:
-        """The same of a run of these stages, from the command to its end."""
-        return self._about(stages, self.look_s)
-
-    def _about(self, stages: Sequence["PlannedStage"], more_s: float) -> str:
         from posttrain.provenance.eta import duration
 
         found = {stage: self.of(stage) for stage in stages}
         known = {stage: seconds for stage, seconds in found.items() if seconds is not None}
         foreign_s = sum(known.get(stage, 0.0) for stage in self._foreign(stages))
-        own_s = sum(known.values()) - foreign_s + more_s
-        ends = dict.fromkeys(duration(own_s + foreign_s * factor) for factor in (1 / self.spread, self.spread))
+        own_s, spread = sum(known.values()) - foreign_s + more_s, self.forecast.spread
+        ends = dict.fromkeys(duration(own_s + foreign_s * factor) for factor in (1 / spread, spread))
         return f"{'over ' * (len(known) < len(found))}{' to '.join(ends)}" if known else "?"
-
-    def _foreign(self, stages: Sequence["PlannedStage"]) -> list["PlannedStage"]:
-        """Stages whose times are of committed runs."""
-        run = [stage for stage in stages if stage.fate != "cached"]
-        return [stage for stage in run if stage.name in self.committed and stage.name not in self.here]
 
     def source(self, stages: Sequence["PlannedStage"]) -> str:
         """The line that says whose runs the times come from: this tree's or committed ones."""
-        whose = ["this tree's last runs"] * any(stage.fate != "cached" and stage.name in self.here for stage in stages)
-        if foreign := self._foreign(stages):
-            of = f" of {', '.join(stage.name for stage in foreign)}" if whose else ""
-            other = f"; this machine is of another kind, {self.spread:g} times as fast or slow at most"
-            whose.append(f"the committed runs{of} ({self.whose}{other * (self.spread > 1)})")
-        return f"times by {' and '.join(whose)}" if whose else "nothing has run here that would say how long it takes"
+        if self._foreign(stages):
+            other = f"this machine is of another kind, {self.forecast.spread:g} times as fast or slow at most"
+            return f"times by the committed runs ({self.forecast.whose}{f'; {other}' * (self.forecast.spread > 1)})"
+        if any(stage.name in self.forecast.here for stage in stages):
+            return "times by this tree's last runs"
+        return "nothing has run here that would say how long it takes"
+
+    def _foreign(self, stages: Sequence["PlannedStage"]) -> list["PlannedStage"]:
+        """Stages that will run whose times are of committed runs alone."""
+        here, committed = self.forecast.here, self.forecast.committed
+        return [one for one in stages if one.fate != "cached" and one.name in committed and one.name not in here]
 
 
 def add_pipeline(commands: Commands) -> None:
@@ -84,7 +71,6 @@ def add_pipeline(commands: Commands) -> None:
     command.add_argument("--gpu", type=float, metavar="GIB", help="instead: does each stage fit on a card of so much?")
     command.add_argument("--params", type=Path, default=Path("params.yaml"), help="with --gpu: another file of knobs")
     command.add_argument("--model", type=Path, metavar="FOLDER", help="with --gpu: where the model's config.json is")
-    command.add_argument("--json", dest="as_json", action="store_true", help="with --gpu: in bytes, as one object")
     add_command(commands, "summary", summary)
     add_command(commands, "verify", verify)
     command = add_command(commands, "merge-driver", merge_driver)
@@ -115,12 +101,12 @@ def run(targets: Sequence[str]) -> None:
         summary()
 
 
-def plan(targets: Sequence[str], gpu: float | None, params: Path, model: Path | None, as_json: bool) -> None:
+def plan(targets: Sequence[str], gpu: float | None, params: Path, model: Path | None) -> None:
     """Show which stages the next run will execute, why, and about how long it takes. Wrong knobs
     are refused. With --gpu: the memory of each stage, and what to change where it does not fit."""
     if gpu is None:
-        if model is not None or as_json or params != Path("params.yaml"):
-            raise ConfigurationError("--params, --model and --json belong to --gpu GIB")
+        if model is not None or params != Path("params.yaml"):
+            raise ConfigurationError("--params and --model belong to --gpu GIB")
         from posttrain.provenance.cache_integrity import check_files
         from posttrain.provenance.receipts import apply_receipts
 
@@ -130,9 +116,9 @@ def plan(targets: Sequence[str], gpu: float | None, params: Path, model: Path | 
         return
     if not 0 < gpu < 1e6 or targets:
         raise ConfigurationError(f"--gpu {gpu:g}: name the GiB of a card, and no target: all stages are estimated")
-    from posttrain.cli.memory_plan import plan_memory
+    from posttrain.cli.memory_plan import memory_table
 
-    plan_memory(gpu, params_yaml=params, model_folder=model, as_json=as_json)
+    print(memory_table(gpu, params_yaml=params, model_folder=model))
 
 
 def read_checked_plan(targets: Sequence[str]) -> tuple[tuple["PlannedStage", ...], Times]:
@@ -141,27 +127,11 @@ def read_checked_plan(targets: Sequence[str]) -> tuple[tuple["PlannedStage", ...
     started_s = time.monotonic()
     from posttrain.config.params import load_params
     from posttrain.pipeline.plan import read_plan
+    from posttrain.provenance.eta import read_forecast
 
     load_params()
     stages = read_plan(Path(), targets)
-    return stages, replace(read_times(Path()), look_s=time.monotonic() - started_s)
-
-
-def read_times(root: Path) -> Times:
-    """Durations of earlier runs that the tree's stages have recorded."""
-    from posttrain.provenance.costs import read_costs
-    from posttrain.provenance.eta import read_forecast
-    from posttrain.provenance.tree_locks import has_work
-
-    ended = {cost.stage: cost.at for cost in read_costs(root)}
-    folders = (root / STATE_DIR / "checkpoints").glob("*/*")
-    cut_short = {
-        path.parent.name
-        for path in folders
-        if has_work(path) and path.stat().st_mtime > ended.get(path.parent.name, 0.0)
-    }
-    found = read_forecast(root)
-    return Times(found.here, found.committed, found.whose, frozenset(cut_short), spread=found.spread)
+    return stages, Times(read_forecast(Path()), look_s=time.monotonic() - started_s)
 
 
 def plan_text(stages: Sequence["PlannedStage"], times: Times) -> str:
@@ -172,14 +142,13 @@ def plan_text(stages: Sequence["PlannedStage"], times: Times) -> str:
         return f"nothing to run: {_stages(len(stages))} up to date"
     width = max(len(stage.name) for stage in coming)
     times_width = max(10, *(len(times.sum([stage])) for stage in coming))
-    lines = []
-    for stage in coming:
-        goes_on = "; a run of it was cut short, and goes on if it read the same" * (stage.name in times.cut_short)
-        lines.append(
-            f"{stage.name:<{width}}  {stage.fate:<6} {times.sum([stage]):>{times_width}}  {_reason(stage)}{goes_on}"
-        )
+    lines = [
+        f"{stage.name:<{width}}  {stage.fate:<6} {times.sum([stage]):>{times_width}}  {_reason(stage)}"
+        for stage in coming
+    ]
     lines += [f"up to date: {', '.join(current)}"] * bool(current)
-    counts = f"{len(coming)} of {_stages(len(stages))}{_in_brackets(times.total(coming))}: {_shares(coming, times)}"
+    about = _in_brackets(times.sum(coming, times.look_s))
+    counts = f"{len(coming)} of {_stages(len(stages))}{about}: {_shares(coming, times)}"
     return "\n".join([*lines, counts, times.source(coming)])
 
 

@@ -4,15 +4,14 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from benchmarks.toy_tree import environment, make_tree
-from posttrain.cli.pipeline import Times, plan_text, read_times
+from posttrain.cli.pipeline import Times, plan_text
 from posttrain.pipeline.plan import Fate, PlannedStage
-from posttrain.provenance.costs import COSTS, Cost, append_cost
+from posttrain.provenance.eta import Forecast
 from posttrain.provenance.lockfile import lock_entries
 from tests.console import posttrain
 
@@ -28,38 +27,35 @@ DONE = PlannedStage("done", Fate.CURRENT)
 
 def test_every_stage_that_is_not_current_has_a_line_with_its_reason_and_its_time():
     # DVC's share is 1 s of each
-    times = Times({"check": 0.5, "train": 598.5}, {"train": 1.0, "judge@one": 58.5}, "a machine", frozenset({"train"}))
+    times = Times(Forecast({"check": 0.5, "train": 598.5}, {"train": 1.0, "judge@one": 58.5}, "a machine", 1.0))
     assert plan_text([CHECK, TRAIN, KEPT, JUDGE, OTHER, DONE], times).splitlines() == [
         "check      runs          2 s  params.yaml; its output stays the same",
-        "train      runs       10 min  a, b, c, d and 1 more; a run of it was cut short, "
-        "and goes on if it read the same",
+        "train      runs       10 min  a, b, c, d and 1 more",
         "kept       cached        1 s  data/kept is deleted",
         "judge@one  maybe        60 s  if train makes something else",
         "judge@two  maybe           ?  seed 1 → 2; from the run cache but if train, judge@one make something else",
         "up to date: done",
         "5 of 6 stages (over 11 min): 2 run (10 min), 1 come from the run cache (1 s), 2 may run (over 60 s)",
-        "times by this tree's last runs and the committed runs of judge@one (a machine)",
+        "times by the committed runs (a machine)",
     ]
 
 
 def test_where_nothing_ran_the_committed_figures_count_and_where_there_are_none_nobody_knows():
+    committed = Forecast({}, {"judge@one": 58.5}, "a machine", 1.0)
     # DVC's look at the tree is counted once
-    assert "1 of 1 stage (62 s): 1 " in plan_text([JUDGE], Times({}, {"judge@one": 58.5}, "a machine", look_s=2.0))
-    assert plan_text([JUDGE], Times({}, {"judge@one": 58.5}, "a machine")).endswith(
-        "times by the committed runs (a machine)"
-    )
-    another = Times({"train": 59.0}, {"judge@one": 600.0}, "a machine", spread=2.0)
+    assert "1 of 1 stage (62 s): 1 " in plan_text([JUDGE], Times(committed, look_s=2.0))
+    another = Times(Forecast({"train": 59.0}, {"judge@one": 600.0}, "a machine", 2.0))
     assert plan_text([TRAIN, JUDGE], another).splitlines()[1:] == [
         "judge@one  maybe  5 min to 20 min  if train makes something else",
         "2 of 2 stages (6 min to 21 min): 1 run (60 s), 1 may run (5 min to 20 min)",
-        "times by this tree's last runs and the committed runs of judge@one (a machine; "
-        "this machine is of another kind, 2 times as fast or slow at most)",
+        "times by the committed runs (a machine; this machine is of another kind, 2 times as fast or slow at most)",
     ]
-    assert plan_text([JUDGE, DONE], Times({}, {}, "")).splitlines()[-2:] == [
+    unknown = Times(Forecast({}, {}, "", 1.0))
+    assert plan_text([JUDGE, DONE], unknown).splitlines()[-2:] == [
         "1 of 2 stages: 1 may run",
         "nothing has run here that would say how long it takes",
     ]
-    assert plan_text([DONE], Times({}, {}, "")) == "nothing to run: 1 stage up to date"
+    assert plan_text([DONE], unknown) == "nothing to run: 1 stage up to date"
 
 
 @pytest.fixture(scope="module")
@@ -124,17 +120,6 @@ def test_a_run_ends_as_the_stage_that_failed(root, end, code):
     assert ended.returncode == code, ended.stdout
     assert "failed to reproduce 'make'" in ended.stdout
     assert "Traceback" not in ended.stdout
-
-
-def test_a_stage_with_work_from_after_its_last_end_was_cut_short(root):
-    folder = root / ".posttrain/checkpoints/train_sft/0123456789abcdef"
-    folder.mkdir(parents=True)
-    (folder / "lock").touch()
-    assert read_times(root).cut_short == frozenset()
-    (folder / "checkpoint-3").mkdir()
-    assert read_times(root).cut_short == {"train_sft"}
-    append_cost(Cost("train_sft", 3.0, 4.0, 100.0, is_resumed=False, at=time.time() + 1), root / COSTS)
-    assert read_times(root).cut_short == frozenset()
 
 
 def run_console(root, *arguments):
