@@ -39,7 +39,7 @@ infra/vllm/.venv/.installed: infra/vllm/setup.sh infra/vllm/requirements-cpu.loc
 infra/llamacpp/build/.installed: infra/llamacpp/setup.sh infra/llamacpp/requirements.lock $(BIN)/.installed
 	infra/llamacpp/setup.sh
 
-infra/foreign/.venv/.installed: infra/foreign/setup.sh infra/foreign/requirements.lock infra/foreign/package-lock.json
+infra/foreign/.venv/.installed: infra/foreign/setup.sh infra/foreign/requirements.lock
 	infra/foreign/setup.sh
 
 infra/worlds/packages/.installed: infra/worlds/setup.sh infra/worlds/requirements.lock $(BIN)/.installed
@@ -52,7 +52,7 @@ serve-vllm: setup infra/vllm/.venv/.installed  ## a vLLM server for rollouts (FO
 	infra/vllm/serve.sh .posttrain/vllm/served $(PORT)
 
 DASHBOARD_PORT ?= 0
-dashboard: setup  ## all branches and the trainings that run, in a browser (DASHBOARD_PORT=…, any free one); Ctrl-C ends it
+dashboard: setup  ## all branches, in a browser (DASHBOARD_PORT=…, any free one); Ctrl-C ends it
 	@exec posttrain dashboard --port $(DASHBOARD_PORT)
 
 SERVER_PORT ?= 4200

@@ -16,7 +16,6 @@ from pathlib import Path
 from posttrain.report.comparison.page import comparison_page
 from posttrain.report.comparison.runs import read_runs
 from posttrain.report.comparison.settings import compare_settings
-from posttrain.report.prices import asked_price
 
 FOLDER, REPORT = Path("docs/images"), Path("reports/index.html")
 WIDTH, HEIGHT = 1280, 900
@@ -35,7 +34,7 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         page = Path(scratch) / "comparison.html"
-        page.write_text(comparison_page(compare_settings(read_runs(Path(), given.commits), price=asked_price())))
+        page.write_text(comparison_page(compare_settings(read_runs(Path(), given.commits))))
         for html, name in ((REPORT, "report"), (page, "comparison")):
             photograph(given.browser, html, FOLDER / f"{name}.png", profile=Path(scratch) / "profile")
             print(f"{FOLDER / name}.png")

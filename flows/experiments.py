@@ -44,7 +44,6 @@ from posttrain.report.comparison.page import comparison_page
 from posttrain.report.comparison.runs import read_runs
 from posttrain.report.comparison.settings import compare_settings
 from posttrain.report.comparison.tables import comparison_markdown, comparison_text
-from posttrain.report.prices import asked_price
 from posttrain.report.table import read_evaluations, strict_success
 from posttrain.runtime.exits import ConfigurationError, DataError, StageError
 from posttrain.runtime.state import STATE_DIR
@@ -204,7 +203,7 @@ def compared(root: Path, branches: Sequence[str]) -> tuple[str, str]:
     if len(branches) < 2:
         few = "Fewer than two experiments ended well: there is nothing to compare."
         return few, f"{few}\n"
-    settings = compare_settings(read_runs(root, branches), price=asked_price())
+    settings = compare_settings(read_runs(root, branches))
     page = root / PAGE
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(comparison_page(settings), encoding="utf-8")

@@ -21,7 +21,7 @@ from flows.local_server import with_server
 from posttrain.pipeline.executor import StageExecutor
 from posttrain.pipeline.git import edited_files, git
 from posttrain.provenance.run_records import RECORDS
-from posttrain.report.committed import changes_markdown, compare_all
+from posttrain.report.committed import compare_with_committed
 from posttrain.runtime.exits import DataError
 
 ROOT = Path()
@@ -38,20 +38,15 @@ def nightly() -> State[Any]:
     ended = run_graph(StageExecutor(ROOT), REPORTS)
     if not ended.is_completed():
         return ended
-    comparisons = compare_all(ROOT, REPORTS)
-    changed = [
-        path for path in edited_files(ROOT, *RESULTS) if path not in edited and Path(path) != RECORDS
-    ]  # no two runs agree on what they took
+    comparisons = compare_with_committed(ROOT / REPORTS)
+    # no two runs agree on what they took, which RECORDS has
+    changed = [path for path in edited_files(ROOT, *RESULTS) if path not in edited and Path(path) != RECORDS]
     page = [
         f"At `{commit}`, with {_named(edited, 'edited')}. {ended.message}.",
-        *(one.sentence for one in comparisons if one.policy == "policy"),
-        changes_markdown(comparisons),
+        "\n".join(f"- {one.sentence}" for one in comparisons),
     ]
-    page += (
-        [f"Other than committed now: {_named(changed, 'changed')}; commit them where they are right."]
-        if changed
-        else []
-    )
+    if changed:
+        page.append(f"Other than committed now: {_named(changed, 'changed')}; commit them where they are right.")
     create_markdown_artifact(
         "\n\n".join(page), key="nightly", description="each policy against the figures committed at HEAD"
     )

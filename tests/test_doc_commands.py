@@ -13,7 +13,7 @@ from posttrain.cli.main import make_parser
 REPOSITORY = Path(__file__).parents[1]
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 STARTS = ("posttrain ", "python -m ", "make ", "infra/", ".ci/")
-OF_TOOLS = ("dvc ", "docker ", "inspect ", "kubectl ", "lm-eval ", "prefect ", "promptfoo ", "wandb ")
+OF_TOOLS = ("dvc ", "docker ", "inspect ", "kubectl ", "lm-eval ", "prefect ", "wandb ")
 OTHERS = (*OF_TOOLS, "export ", "pip ", "sinfo", "ln ", "source ")
 SETTING = re.compile(r"^[A-Z_]+=\S+ ")
 

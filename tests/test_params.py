@@ -274,6 +274,13 @@ def test_a_double_key_is_named_with_its_lines(text: str, said: str):
         read_knobs(text, source="plan.yaml")
 
 
+@pytest.mark.parametrize("typed", ["010", "1:30", "0x10", "-0b11", "1_000", "1:0.5", "!!int '012'"])
+def test_a_number_in_another_base_than_ten_is_refused_and_a_quoted_one_is_a_text(typed: str):
+    with pytest.raises(ParamsError, match=r"line 2: .* is no decimal number"):
+        read_knobs(f"a: '010'\nb: [1, {typed}]\n", source="plan.yaml")
+    assert read_knobs("a: '010'\nb: [1, -2, 0, 1.5, .5, 1.0e-5, 0.5]\n", source="x")["a"] == "010"
+
+
 def test_every_whole_number_has_a_bound_above(content: dict[str, Any]):
     """A slip of the hand makes a number ten times as long, never a run of ten years."""
     numbers = [path for path, value in leaves(content) if type(value) is int]

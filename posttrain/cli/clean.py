@@ -1,7 +1,6 @@
 """`posttrain clean`: shows the disk space of this tree by place, and frees what is asked for."""
 
 import contextlib
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -9,27 +8,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from posttrain.cli.command import Commands, add_command
-from posttrain.cli.traces import prune
 from posttrain.dispatch.records import JobRecords, Owner
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.runtime.locks import is_held
 from posttrain.runtime.state import JOBS, RUNS, STATE_DIR, TRACES, WANDB
 from posttrain.traces.location import trace_location
 
-VLLM = (Path("infra/vllm/.venv"), STATE_DIR / "vllm")
 CHECKPOINTS, EXPERIMENTS = STATE_DIR / "checkpoints", STATE_DIR / "experiments"
 WANDB_RUNS = (STATE_DIR / WANDB, Path(WANDB))  # a stage's, and those of `wandb` by hand
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place on the disk: the files below `paths`. `remove` deletes some of them; None where this
-    command never does."""
+    """A place on the disk: the files below `paths`, of which `remove` deletes those that nothing
+    alive needs."""
 
-    name: str
     paths: tuple[Path, ...]
     about: str
-    remove: Callable[[], None] | None
+    remove: Callable[[], None]
 
 
 def add_clean(commands: Commands) -> None:
@@ -43,58 +39,50 @@ def clean(names: Sequence[str], is_agreed: bool) -> None:
     """Show the disk space by place. With names and --yes these places are emptied, but for files
     that a living run or job needs."""
     places = _places()
-    removable = {place.name: place for place in places if place.remove}
-    if unknown := set(names) - removable.keys():
+    if unknown := set(names) - places.keys():
         raise ConfigurationError(
-            f"{', '.join(sorted(unknown))}: there is no such thing to remove; there are {', '.join(removable)}"
+            f"{', '.join(sorted(unknown))}: there is no such thing to remove; there are {', '.join(places)}"
         )
     if is_agreed and not names:
-        raise ConfigurationError(f"--yes removes what is named, and nothing is: name some of {', '.join(removable)}")
-    chosen = [place for place in places if place.name in names or not names]
+        raise ConfigurationError(f"--yes removes what is named, and nothing is: name some of {', '.join(places)}")
+    chosen = {name: place for name, place in places.items() if name in names or not names}
     sizes = _sizes(chosen)
-    for place in chosen:
+    for name, place in chosen.items():
         where = ", ".join(str(path) for path in place.paths if path.exists()) or "-"
-        print(f"{place.name:<12}{_megabytes(sizes[place.name]):>14}  {where}\n{'':<28}{place.about}")
-    if not names:
-        print(f"{'sum':<12}{_megabytes(sum(sizes.values())):>14}")
-        print(f"posttrain clean NAME … --yes removes; NAME is one of {', '.join(removable)}")
-    elif not is_agreed:
-        print("nothing is removed without --yes")
-    else:
-        for place in chosen:
-            assert place.remove is not None
-            place.remove()
-            left = _sizes([place])[place.name]
-            print(f"{place.name}: {_megabytes(sizes[place.name] - left)} removed, {_megabytes(left)} left")
+        print(f"{name:<12}{_megabytes(sizes[name]):>14}  {where}\n{'':<28}{place.about}")
+    if not is_agreed:
+        print("nothing is removed without names and --yes: posttrain clean NAME … --yes")
+        return
+    for name, place in chosen.items():
+        place.remove()
+        left = _sizes({name: place})[name]
+        print(f"{name}: {_megabytes(sizes[name] - left)} removed, {_megabytes(left)} left")
 
 
-def _places() -> list[Place]:
+def _places() -> dict[str, Place]:
     from posttrain.dispatch.cleanup import JOB_FOLDERS, KEYS, LOGS, SNAPSHOTS
 
-    state = {STATE_DIR / name for name in (SNAPSHOTS, LOGS, KEYS, RUNS, JOB_FOLDERS.parts[0])}
-    jobs = tuple(sorted(state))
-    store = _trace_store()
-    traces = tuple(sorted(store.parent.glob(f"{store.name}*"))) or (store,)  # with its write-ahead log
-    named = {*jobs, *traces, CHECKPOINTS, EXPERIMENTS, STATE_DIR / "prefect", *VLLM, *WANDB_RUNS}
-    others = tuple(sorted(path for path in (STATE_DIR.iterdir() if STATE_DIR.is_dir() else ()) if path not in named))
-    places = {
-        "cache": ((_cache(),), "DVC's cache and run cache; stays: files of a commit, this tree or a worktree"),
-        "checkpoints": ((CHECKPOINTS,), "from which killed stages go on; stays: those of stages that run"),
-        "jobs": (jobs, "trees, folders and logs of flows' jobs; stays: those of living runs and jobs"),
-        "traces": (traces, "episodes of all stages (`posttrain traces prune` removes the oldest alone)"),
-        "experiments": ((EXPERIMENTS,), "worktrees; stays: their branches, and edits that are not committed"),
-        "vllm": (VLLM, "vLLM's environment and copies of served models; `make serve-vllm` makes both again"),
-        "wandb": (WANDB_RUNS, "runs of Weights & Biases that may not be synchronized yet"),
-        "prefect": ((STATE_DIR / "prefect",), "of `make serve`: its database, logs and secret"),
-        "records": (others, "small records of this tree's runs, which are needed"),
-        "python": ((Path(".venv"),), "this program; `make setup` makes it"),
+    jobs = tuple(STATE_DIR / name for name in sorted((SNAPSHOTS, LOGS, KEYS, RUNS, JOB_FOLDERS.parts[0])))
+    cache = "DVC's cache and run cache; stays: files of a commit, this tree or a worktree"
+    checkpoints = "from which killed stages go on; stays: those of stages that run"
+    of_jobs = "trees, folders and logs of flows' jobs; stays: those of living runs and jobs"
+    experiments = "worktrees; stays: their branches, and edits that are not committed"
+    wandb = "runs of Weights & Biases that may not be synchronized yet"
+    return {
+        "cache": Place((_cache(),), cache, _collect_garbage),
+        "checkpoints": Place((CHECKPOINTS,), checkpoints, _remove_checkpoints),
+        "jobs": Place(jobs, of_jobs, _remove_jobs),
+        "traces": Place(_trace_files(), "episodes of all stages", _remove_traces),
+        "experiments": Place((EXPERIMENTS,), experiments, _remove_experiments),
+        "wandb": Place(WANDB_RUNS, wandb, _remove_wandb),
     }
-    return [Place(name, paths, about, REMOVERS.get(name)) for name, (paths, about) in places.items()]
 
 
-def _trace_store() -> Path:
+def _trace_files() -> tuple[Path, ...]:
+    """The trace store with its write-ahead log."""
     location = trace_location()
-    return STATE_DIR / TRACES if location is None else location.path
+    store = STATE_DIR / TRACES if location is None else location.path
+    return tuple(sorted(store.parent.glob(f"{store.name}*"))) or (store,)
 
 
 def _cache() -> Path:
@@ -108,13 +96,13 @@ def _cache() -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
-def _sizes(places: Sequence[Place]) -> dict[str, int]:
+def _sizes(places: dict[str, Place]) -> dict[str, int]:
     """Bytes of each place. A file with several names (a link into DVC's cache) counts for the first
     of `places` that has it."""
     from posttrain.dispatch.cleanup import disk_bytes
 
     seen: set[tuple[int, int]] = set()
-    return {place.name: sum(disk_bytes(path, seen) for path in place.paths) for place in places}
+    return {name: sum(disk_bytes(path, seen) for path in place.paths) for name, place in places.items()}
 
 
 def _collect_garbage() -> None:
@@ -140,9 +128,9 @@ def _remove_jobs() -> None:
 
 
 def _remove_traces() -> None:
-    if _trace_store().exists():
-        _refuse_while_living()
-        prune(max_gb=None, keep_runs=0)
+    _refuse_while_living()
+    for file in _trace_files():
+        file.unlink(missing_ok=True)
 
 
 def _remove_experiments() -> None:
@@ -157,21 +145,10 @@ def _remove_experiments() -> None:
             print(f"{folder} stays: {done.stderr.strip()}")
 
 
-def _remove_vllm() -> None:
-    import psutil
-
-    folder = f"{VLLM[0].absolute()}{os.sep}"
-    lines = {process.pid: process.info["cmdline"] or () for process in psutil.process_iter(["cmdline"])}
-    if users := [pid for pid, words in lines.items() if any(word.startswith(folder) for word in words)]:
-        raise Interrupted(f"{VLLM[0]} is in use by process {', '.join(map(str, users))}: end it, and ask again")
-    for path in VLLM:
-        shutil.rmtree(path, ignore_errors=True)
-
-
 def _remove_wandb() -> None:
-    for path in filter(Path.is_dir, WANDB_RUNS):
-        _refuse_while_living()
-        shutil.rmtree(path)
+    _refuse_while_living()
+    for path in WANDB_RUNS:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _refuse_while_living() -> None:
@@ -194,14 +171,3 @@ def _living() -> Iterator[str]:
 
 def _megabytes(number: int) -> str:
     return f"{number / 1e6:,.1f} MB"
-
-
-REMOVERS = {
-    "cache": _collect_garbage,
-    "checkpoints": _remove_checkpoints,
-    "jobs": _remove_jobs,
-    "traces": _remove_traces,
-    "experiments": _remove_experiments,
-    "vllm": _remove_vllm,
-    "wandb": _remove_wandb,
-}

@@ -17,7 +17,7 @@ def add_compare(commands: Commands) -> None:
         "names",
         nargs="+",
         metavar="NAME",
-        help="branches, tags or commits, the baseline first; or files of results: Inspect, lm-eval, promptfoo, ours",
+        help="branches, tags or commits, the baseline first; or files of results: Inspect, lm-eval, ours",
     )
     command.add_argument("--policy", default="policy", help="whose success: policy, sft, base or teacher")
     command.add_argument("--score", default="", help="of files with several scores the one that counts")
@@ -27,12 +27,6 @@ def add_compare(commands: Commands) -> None:
         default=_POINTS,
         metavar="POINTS",
         help="smaller ones count as none (%(default)g)",
-    )
-    command.add_argument(
-        "--price",
-        default="",
-        metavar="GPU[,CPU]",
-        help="of a GPU hour, and of an hour of a stage without one: 2.50,0.10 (POSTTRAIN_PRICE)",
     )
     command.add_argument("--html", dest="html_file", type=Path, metavar="FILE", help="write a page that opens offline")
     command.add_argument("--json", dest="json_file", type=Path, metavar="FILE", help="write one object")
@@ -46,7 +40,6 @@ def compare(
     policy: str,
     score: str,
     margin: float,
-    price: str,
     html_file: Path | None,
     json_file: Path | None,
     markdown_file: Path | None,
@@ -57,14 +50,12 @@ def compare(
     from posttrain.report.comparison.runs import read_runs
     from posttrain.report.comparison.settings import compare_settings
     from posttrain.report.comparison.tables import comparison_json, comparison_markdown, comparison_text
-    from posttrain.report.prices import asked_price
     from posttrain.report.table import POLICIES
 
     if policy not in POLICIES:
         raise ConfigurationError(f"--policy {policy!r} is none of {', '.join(POLICIES)}")
     if not 0 < margin < 100:
         raise ConfigurationError(f"--margin {margin:g} is no number of points between 0 and 100")
-    asked = asked_price(price)
     given = list(dict.fromkeys(names))
     others = [name for name in given if not are_files(name)]
     if not others:
@@ -75,7 +66,7 @@ def compare(
         )
     else:
         runs = read_runs(Path(), given, policy=policy)
-    settings = compare_settings(runs, margin=margin / 100, price=asked)
+    settings = compare_settings(runs, margin=margin / 100)
     print(comparison_text(settings))
     _write(json_file, lambda: comparison_json(settings))
     _write(markdown_file, lambda: comparison_markdown(settings))
@@ -86,7 +77,7 @@ def compare(
 
 
 def dashboard(port: int) -> None:
-    """Serve a page of all local branches and running trainings, until Ctrl-C. For this user alone:
+    """Serve a page of all local branches, until Ctrl-C. For this user alone:
     the printed address has a key."""
     from posttrain.report.comparison.dashboard import Dashboard
 

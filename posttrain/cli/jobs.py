@@ -5,6 +5,7 @@ Backends are imported where they are used: the console command loads this module
 """
 
 import argparse
+import functools
 import time
 from datetime import datetime
 from pathlib import Path
@@ -32,8 +33,7 @@ def add_jobs(commands: Commands) -> None:
     parser = add_command(jobs, "tail", tail, parents=[one_job])
     parser.add_argument("-f", "--follow", dest="is_followed", action="store_true", help="until it is over")
     add_command(jobs, "cancel", cancel, parents=[one_job])
-    parser = add_command(jobs, "reconcile", reconcile)
-    parser.add_argument("--dry-run", dest="is_dry", action="store_true", help="only say what would be done")
+    add_command(jobs, "reconcile", reconcile)
 
 
 def list_jobs(is_running: bool, limit: int) -> None:
@@ -51,10 +51,10 @@ def list_jobs(is_running: bool, limit: int) -> None:
 
 def tail(job: str, is_followed: bool) -> None:
     """Print the log of a job."""
-    record, backends = _find(job), _Backends()
-    log = LogTail(record.log)
+    record = _find(job)
+    log, backend = LogTail(record.log), None if record.is_over else _backend(record.target)
     while True:
-        is_over = record.is_over or not is_followed or backends[record.target].status(record.handle).is_over
+        is_over = record.is_over or not is_followed or backend is None or backend.status(record.handle).is_over
         for line in log.new_lines(is_whole=is_over):
             print(escape_control_chars(redact(line)), flush=True)
         if is_over:
@@ -69,36 +69,28 @@ def cancel(job: str) -> None:
     if record.is_over:
         print(f"{record.name} is over already: {_state(record)}")
     else:
-        _cancel(record, _Backends()[record.target])
+        _cancel(record, _backend(record.target))
 
 
-def reconcile(is_dry: bool) -> None:
+def reconcile() -> None:
     """Set the records right with the backends, and kill every job that no living run waits for."""
-    records, backends = _records(), _Backends()
-    for record in [record for record in records.all() if not record.is_over]:
-        status = backends[record.target].status(record.handle)
+    records, backend_of = _records(), functools.cache(_backend)  # a backend keeps what it has been told
+    for record in records.not_over():
+        status = backend_of(record.target).status(record.handle)
         if is_alive(STATE_DIR / RUNS, record.owner):  # which records its end, and may be submitting it right now
             print(f"{record.name}: {status.state}, and a living run waits for it")
         elif status.is_over:
             print(f"{record.name}: it is over ({status.cause or 'the backend does not know it'})")
-            if not is_dry:
-                records.end(record.name, status)
+            records.end(record.name, status)
         else:
-            print(
-                f"{record.name}: the run that waited for it is dead; {'it would be' if is_dry else 'it is'} cancelled"
-            )
-            if not is_dry:
-                _cancel(record, backends[record.target])
+            print(f"{record.name}: the run that waited for it is dead; it is cancelled")
+            _cancel(record, backend_of(record.target))
 
 
-class _Backends(dict[str, Backend]):
-    """Backends by target, each made at its first use and kept for its caches."""
+def _backend(target: str) -> Backend:
+    from posttrain.dispatch.settings import load_settings
 
-    def __missing__(self, target: str) -> Backend:
-        from posttrain.dispatch.settings import load_settings
-
-        self[target] = load_settings(Path()).backend(target, Path(), STATE_DIR)
-        return self[target]
+    return load_settings(Path()).backend(target, Path(), STATE_DIR)
 
 
 def _cancel(record: JobRecord, backend: Backend) -> None:

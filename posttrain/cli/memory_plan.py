@@ -5,7 +5,7 @@ import json
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from posttrain.memory_estimate.advice import CardPlan, Change
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 _GIB = 1 << 30
 
 
-def plan_memory(gpu_gib: float, *, params_yaml: Path, model_folder: Path | None, as_json: bool) -> None:
-    """Print it. Raises ConfigurationError where knobs or config cannot be used."""
+def memory_table(gpu_gib: float, *, params_yaml: Path, model_folder: Path | None) -> str:
+    """Memory of each stage by part, and the changes that make all fit. Raises ConfigurationError
+    where knobs or config cannot be used."""
     from posttrain.config.params import load_params
     from posttrain.memory_estimate.advice import plan_for_card
     from posttrain.memory_estimate.model import model_config
@@ -23,34 +24,10 @@ def plan_memory(gpu_gib: float, *, params_yaml: Path, model_folder: Path | None,
     params = load_params(params_yaml)
     config = model_config(params, folder=model_folder)
     with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of PEFT about transformers
-        plan = plan_for_card(params, config, gpu_gib=gpu_gib)
-    print(json.dumps(_as_json(plan), ensure_ascii=False, indent=1) if as_json else _as_text(plan))
+        return _text(plan_for_card(params, config, gpu_gib=gpu_gib))
 
 
-def _as_json(plan: "CardPlan") -> dict[str, Any]:
-    return {
-        "gpu_bytes": plan.gpu_bytes,
-        "reserved_bytes": plan.reserved_bytes,
-        "stages": [_stage(one, plan) for one in plan.stages],
-        "changes": [
-            {"knobs": dict(change.knobs), "stages": [_stage(one, plan) for one in change.stages]}
-            for change in plan.changes
-        ],
-        "fits": not plan.too_large,
-        "fits_with_changes": plan.fits_with_changes,
-    }
-
-
-def _stage(memory: "StageMemory", plan: "CardPlan") -> dict[str, Any]:
-    return {
-        "stage": memory.stage,
-        "bytes": dict(memory.parts),
-        "total_bytes": memory.total,
-        "fits": memory.total <= plan.limit,
-    }
-
-
-def _as_text(plan: "CardPlan") -> str:
+def _text(plan: "CardPlan") -> str:
     lines = [*_table(plan.stages, plan.limit), ""]
     lines.append(
         f"GiB at the peak, with rows as long as the knobs allow. Of {plan.gpu_bytes / _GIB:g} GiB "

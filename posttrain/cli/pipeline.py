@@ -4,13 +4,12 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posttrain.cli.command import Commands, add_command
 from posttrain.runtime.exits import ConfigurationError, DataError, Interrupted
-from posttrain.runtime.state import STATE_DIR
 
 if TYPE_CHECKING:
     from posttrain.pipeline.plan import PlannedStage
@@ -21,12 +20,10 @@ _MAX_CHANGES = 4
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """About how long stages take, by name, in seconds. `cut_short`: those with a run that was
-    killed, which goes on where its inputs are the same. `look_s`: what DVC takes to load and to
+    """About how long stages take, by name, in seconds. `look_s`: what DVC takes to load and to
     compare the tree, once a run."""
 
     seconds: Mapping[str, float]
-    cut_short: frozenset[str] = frozenset()
     look_s: float = 0.0
 
     def of(self, stage: "PlannedStage") -> float | None:
@@ -54,7 +51,6 @@ def add_pipeline(commands: Commands) -> None:
     command.add_argument("--gpu", type=float, metavar="GIB", help="instead: does each stage fit on a card of so much?")
     command.add_argument("--params", type=Path, default=Path("params.yaml"), help="with --gpu: another file of knobs")
     command.add_argument("--model", type=Path, metavar="FOLDER", help="with --gpu: where the model's config.json is")
-    command.add_argument("--json", dest="as_json", action="store_true", help="with --gpu: in bytes, as one object")
     add_command(commands, "summary", summary)
     add_command(commands, "verify", verify)
 
@@ -81,12 +77,12 @@ def run(targets: Sequence[str]) -> None:
         summary()
 
 
-def plan(targets: Sequence[str], gpu: float | None, params: Path, model: Path | None, as_json: bool) -> None:
+def plan(targets: Sequence[str], gpu: float | None, params: Path, model: Path | None) -> None:
     """Show which stages the next run will execute, why, and about how long it takes. Wrong knobs
     are refused. With --gpu: the memory of each stage, and what to change where it does not fit."""
     if gpu is None:
-        if model is not None or as_json or params != Path("params.yaml"):
-            raise ConfigurationError("--params, --model and --json belong to --gpu GIB")
+        if model is not None or params != Path("params.yaml"):
+            raise ConfigurationError("--params and --model belong to --gpu GIB")
         from posttrain.provenance.receipts import apply_receipts
 
         apply_receipts(Path(), _warn)  # repairs what a killed dvc has left
@@ -94,9 +90,9 @@ def plan(targets: Sequence[str], gpu: float | None, params: Path, model: Path | 
         return
     if not 0 < gpu < 1e6 or targets:
         raise ConfigurationError(f"--gpu {gpu:g}: name the GiB of a card, and no target: all stages are estimated")
-    from posttrain.cli.memory_plan import plan_memory
+    from posttrain.cli.memory_plan import memory_table
 
-    plan_memory(gpu, params_yaml=params, model_folder=model, as_json=as_json)
+    print(memory_table(gpu, params_yaml=params, model_folder=model))
 
 
 def read_checked_plan(targets: Sequence[str]) -> tuple[tuple["PlannedStage", ...], Times]:
@@ -105,26 +101,11 @@ def read_checked_plan(targets: Sequence[str]) -> tuple[tuple["PlannedStage", ...
     started_s = time.monotonic()
     from posttrain.config.params import load_params
     from posttrain.pipeline.plan import read_plan
+    from posttrain.provenance.eta import read_forecast
 
     load_params()
     stages = read_plan(Path(), targets)
-    return stages, replace(read_times(Path()), look_s=time.monotonic() - started_s)
-
-
-def read_times(root: Path) -> Times:
-    """Durations of earlier runs that the tree's stages have recorded."""
-    from posttrain.provenance.costs import read_costs
-    from posttrain.provenance.eta import read_forecast
-    from posttrain.provenance.tree_locks import has_work
-
-    ended = {cost.stage: cost.at for cost in read_costs(root)}
-    folders = (root / STATE_DIR / "checkpoints").glob("*/*")
-    cut_short = {
-        path.parent.name
-        for path in folders
-        if has_work(path) and path.stat().st_mtime > ended.get(path.parent.name, 0.0)
-    }
-    return Times(read_forecast(root), frozenset(cut_short))
+    return stages, Times(read_forecast(Path()), look_s=time.monotonic() - started_s)
 
 
 def plan_text(stages: Sequence["PlannedStage"], times: Times) -> str:
@@ -135,12 +116,10 @@ def plan_text(stages: Sequence["PlannedStage"], times: Times) -> str:
         return f"nothing to run: {_stages(len(stages))} up to date"
     width = max(len(stage.name) for stage in coming)
     times_width = max(10, *(len(times.sum([stage])) for stage in coming))
-    lines = []
-    for stage in coming:
-        goes_on = "; a run of it was cut short, and goes on if it read the same" * (stage.name in times.cut_short)
-        lines.append(
-            f"{stage.name:<{width}}  {stage.fate:<6} {times.sum([stage]):>{times_width}}  {_reason(stage)}{goes_on}"
-        )
+    lines = [
+        f"{stage.name:<{width}}  {stage.fate:<6} {times.sum([stage]):>{times_width}}  {_reason(stage)}"
+        for stage in coming
+    ]
     lines += [f"up to date: {', '.join(current)}"] * bool(current)
     total = _in_brackets(times.sum(coming, times.look_s))
     return "\n".join([*lines, f"{len(coming)} of {_stages(len(stages))}{total}: {_shares(coming, times)}"])
@@ -207,16 +186,15 @@ def _verify_lock() -> None:
 
 
 def summary() -> None:
-    """Print the success rates of the last run, beside the committed ones. Where nothing has run,
-    the committed ones alone."""
-    from posttrain.report.committed import origin_of_figures, refuse_unrecorded
+    """Print the success rates of the last run, and whether the policy's is the committed one."""
+    from posttrain.report.committed import compare_with_committed, refuse_unrecorded
     from posttrain.report.run_page import write_run_page
     from posttrain.report.table import POLICIES, summary_table
 
     _verify_lock()
     reports = Path("reports")
     refuse_unrecorded([reports / "evaluate" / f"{policy}.json" for policy in POLICIES], Path("dvc.lock"))
-    print(f"{summary_table(reports)}\n{origin_of_figures(reports)}")
+    print(summary_table(reports), compare_with_committed(reports, ["policy"])[0].sentence, sep="\n")
     print(write_run_page(Path()))
 
 

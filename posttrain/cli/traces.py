@@ -1,4 +1,4 @@
-"""`posttrain traces`: list, show, export, import, check, replay and prune recorded episodes.
+"""`posttrain traces`: list, show, export and replay recorded episodes.
 
 Each command imports what it alone needs: a filter over a million turns takes less time than to load
 the library that the stages compute with.
@@ -8,15 +8,15 @@ import argparse
 import contextlib
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posttrain.cli.command import Commands, add_command, add_commands
 from posttrain.runtime.exits import ConfigurationError, DataError
-from posttrain.traces.location import VARIABLE, max_store_bytes, trace_location
+from posttrain.traces.location import VARIABLE, trace_location
 from posttrain.traces.query import EpisodeFilter, count_matching, lines, matching, parse_steps, runs, similar_tool
-from posttrain.traces.store import REMEDY, open_to_read, open_to_write, quick_check, typed_errors
+from posttrain.traces.store import open_to_read, typed_errors
 
 if TYPE_CHECKING:
     from posttrain.rollout.params import AgentParams
@@ -26,27 +26,20 @@ if TYPE_CHECKING:
 
 def add_traces(commands: Commands) -> None:
     """The command `traces` with its own."""
-    traces = add_commands(commands, "traces", "Find, show, export, import and replay recorded episodes.")
+    traces = add_commands(commands, "traces", "Find, show, export and replay recorded episodes.")
     conditions, one_episode = _conditions(), argparse.ArgumentParser(add_help=False)
     one_episode.add_argument(
         "episode", type=int, metavar="EPISODE", help="an episode's number, from `posttrain traces list`"
     )
     parser = add_command(traces, "list", list_episodes, parents=[conditions])
-    parser.add_argument("--limit", type=_at_least(1), default=20, help="show at most this many")
+    parser.add_argument("--limit", type=_positive, default=20, help="show at most this many")
     add_command(traces, "runs", list_runs)
     add_command(traces, "show", show, parents=[one_episode])
     parser = add_command(traces, "export", export, parents=[conditions])
-    parser.add_argument("--limit", type=_at_least(1), help="only the newest; all by default")
-    add_command(traces, "import", import_).add_argument("file", type=Path, help="the traces.db of another machine")
-    add_command(traces, "check", check)
+    parser.add_argument("--limit", type=_positive, help="only the newest; all by default")
     parser = add_command(traces, "replay", replay, parents=[one_episode])
     parser.add_argument("--model", type=Path, help="a model's folder: feed the token ids back, not the messages")
     parser.add_argument("--params", type=Path, help="play by this params.yaml, not by what the run had")
-    parser = add_command(traces, "prune", prune)
-    parser.add_argument(
-        "--max-gb", type=_at_least(0, float), help="as large may the store be; by default its usual limit"
-    )
-    parser.add_argument("--keep-runs", type=_at_least(0), help="runs kept of each stage, whatever the size")
 
 
 def _conditions() -> argparse.ArgumentParser:
@@ -66,14 +59,10 @@ def _conditions() -> argparse.ArgumentParser:
     return parser
 
 
-def _at_least(minimum: int, kind: type[int] | type[float] = int) -> Callable[[str], float]:
-    def number(text: str) -> float:
-        value = kind(text)
-        if not value >= minimum:
-            raise argparse.ArgumentTypeError(f"{text} is less than {minimum}")
-        return value
-
-    return number
+def _positive(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return value
 
 
 def list_episodes(limit: int, **conditions: Any) -> None:
@@ -117,25 +106,6 @@ def export(limit: int | None, **conditions: Any) -> None:
         _hint(connection, wanted)
 
 
-def import_(file: Path) -> None:
-    """Add the runs of another machine's store; those that are here already are not added again."""
-    from posttrain.traces.merge import import_store
-
-    path = _path()
-    print(f"{import_store(path, file):,} episodes added to {path}")
-
-
-def check() -> None:
-    """Check the file by SQLite's quick_check. Exits with 65 where it finds a problem."""
-    with _store() as connection:
-        found = quick_check(connection)
-        for problem in found:
-            print(problem)
-        if found:
-            raise DataError(f"{_path()} is damaged, {len(found)} problems: {REMEDY}")
-        print(f"no problem found; {count_matching(connection, EpisodeFilter()):,} episodes")
-
-
 def replay(episode: int, model: Path | None, params: Path | None) -> None:
     """Replay an episode: repeat the agent's messages, run world and tools, show differences. Exits
     with 1 where there is one."""
@@ -160,36 +130,13 @@ def replay(episode: int, model: Path | None, params: Path | None) -> None:
     raise SystemExit(1 if differences else 0)
 
 
-def prune(max_gb: float | None, keep_runs: int | None) -> None:
-    """Delete old runs, oldest first, and give the space back."""
-    from posttrain.traces.eviction import delete_old_runs, file_bytes, make_room, shrink
-
-    path = _path()
-    open_to_read(path).close()  # says what to do where there is none; writing would make one
-    with contextlib.closing(open_to_write(path)) as connection, typed_errors(path):
-        before_bytes = file_bytes(connection)
-        num_deleted = 0 if keep_runs is None else delete_old_runs(connection, num_kept=keep_runs)
-        num_deleted += make_room(connection, max_bytes=max_store_bytes() if max_gb is None else int(max_gb * 1e9))
-        shrink(connection)
-        print(
-            f"{num_deleted:,} episodes deleted, {before_bytes / 1e6:.1f} MB before, "
-            f"{file_bytes(connection) / 1e6:.1f} MB now"
-        )
-
-
-def _path() -> Path:
-    location = trace_location()
-    if location is None:
+@contextlib.contextmanager
+def _store() -> Iterator[sqlite3.Connection]:
+    if (location := trace_location()) is None:
         raise ConfigurationError(
             f"{VARIABLE} is off, so there is no store to look into; unset it, or set it to the store's path"
         )
-    return location.path
-
-
-@contextlib.contextmanager
-def _store() -> Iterator[sqlite3.Connection]:
-    path = _path()
-    with contextlib.closing(open_to_read(path)) as connection, typed_errors(path):
+    with contextlib.closing(open_to_read(location.path)) as connection, typed_errors(location.path):
         yield connection
 
 

@@ -75,7 +75,7 @@ def read_knobs(text: str | bytes, *, source: str) -> Any:
     """The content of a YAML file of knobs that need not be a whole `params.yaml`. Raises
     ParamsError where it is no YAML, or a key stands twice."""
     try:
-        return read_plain(text)
+        return read_plain(text, only_decimal=True)
     except ValueError as error:
         raise ParamsError(f"{source} cannot be read as YAML: {error}") from error
 

@@ -4,8 +4,8 @@ The file is edited and not written anew, so that a branch differs from its base 
 the experiment is about, and every comment stays.
 """
 
-import contextlib
 import copy
+import io
 import json
 import math
 import re
@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import pydantic
 import yaml
+from ruamel.yaml import YAML
 
 from posttrain.config.params import parse_params, read_knobs, set_knobs
 from posttrain.provenance.fingerprint import load_as_dvc
@@ -186,16 +187,32 @@ def with_knobs(params_text: str, variant: Variant) -> str:
     wanted = read_knobs(params_text, source="params.yaml")
     edits = list(set_knobs(wanted, variant.knobs, source=variant.branch))
     parse_params(wanted, source=f"params.yaml of {variant.branch}")
-    text = params_text
-    with contextlib.suppress(StopIteration, yaml.YAMLError):  # a section that another lends: it reads otherwise, below
-        for edit in edits:
-            text = _with_value(text, *edit)
-    if load_yaml(text, "params.yaml") != wanted:
+    text = _edited(params_text, edits) if edits else params_text
+    if load_yaml(text, "params.yaml") != wanted:  # an alias lends its section to others, which would change too
         raise ConfigurationError(
             f"{variant.branch}: params.yaml cannot be edited so that it reads as wanted; "
             "write these knobs there by hand"
         )
     return text
+
+
+def _edited(text: str, edits: Sequence[tuple[Sequence[str], str, Any]]) -> str:
+    """The text with values at (section, key); its comments, quotes and numbers stay as written."""
+    editor = YAML()
+    editor.width, editor.preserve_quotes = 100_000, True
+    editor.indent(mapping=2, sequence=4, offset=2)
+    editor.representer.add_representer(type(None), lambda to, _: to.represent_scalar("tag:yaml.org,2002:null", "null"))
+    content = editor.load(text)
+    for path, key, value in edits:
+        section = content
+        for part in path:
+            section = section[part]
+        # Written by PyYAML, as which DVC and the stages read: `4.0e-05`, and quotes around "1e-5".
+        flow = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, width=math.inf, sort_keys=False)
+        section[key] = editor.load(flow)
+    edited = io.StringIO()
+    editor.dump(content, edited)
+    return edited.getvalue()
 
 
 def _overlap(one: str, other: str) -> bool:
@@ -216,45 +233,6 @@ def _checked_seed(seed: int) -> int:
     if seed < 0:
         raise ConfigurationError(f"seed {seed} is negative; a seed counts from 0")
     return seed
-
-
-def _with_value(text: str, path: Sequence[str], key: str, value: Any) -> str:
-    """The text with one value put in the place of another, on the line of its key, or with a key
-    more at the end of its section. A comment behind it keeps its column."""
-    section: Any = yaml.compose(text, yaml.SafeLoader)
-    for part in path:
-        section = next(node for name, node in section.value if name.value == part)
-    new = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, width=math.inf, allow_unicode=True, sort_keys=False)
-    new = new.removesuffix("\n").removesuffix("\n...")
-    pair: Any = next((pair for pair in section.value if pair[0].value == key), None)
-    if pair is None and section.flow_style:
-        end = section.end_mark.index - 1
-        return f"{text[:end]}{', ' * bool(section.value)}{key}: {new}{text[end:]}"
-    if pair is None:
-        end = _end_of_line(text, _end_of(section, text))
-        return f"{text[:end]}\n{' ' * section.value[0][0].start_mark.column}{key}: {new}{text[end:]}"
-    name, old = pair
-    start, end = text.index(":", name.end_mark.index) + 1, _end_of(old, text)
-    if old.start_mark.line > name.end_mark.line:  # a block: its lines go, with their comments
-        return f"{text[:start]} {new}{text[start : _end_of_line(text, start)]}{text[_end_of_line(text, end) :]}"
-    behind, rest = text[end : _end_of_line(text, end)], text[_end_of_line(text, end) :]
-    if spaces := re.match(r"([^#\"']*?)( +)(?=#)", behind):
-        width = max(2, len(spaces[2]) + (end - start) - len(f" {new}"))
-        behind = f"{spaces[1]}{' ' * width}{behind[spaces.end() :]}"
-    return f"{text[:start]} {new}{behind}{rest}"
-
-
-def _end_of(node: Any, text: str) -> int:
-    """End of a node as a reader sees it: a block's own end lies behind the comments that follow."""
-    if isinstance(node, yaml.CollectionNode) and not node.flow_style:
-        return _end_of(node.value[-1][1] if isinstance(node, yaml.MappingNode) else node.value[-1], text)
-    start: int = node.start_mark.index
-    return max(start, len(text[: node.end_mark.index].rstrip()))
-
-
-def _end_of_line(text: str, place: int) -> int:
-    end = text.find("\n", place)
-    return end if end >= 0 else len(text)
 
 
 class _Dumper(yaml.SafeDumper):

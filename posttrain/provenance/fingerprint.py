@@ -135,7 +135,9 @@ def knob_values(inputs: StageInputs, texts: Mapping[str, bytes]) -> dict[str, di
     """Values of the knobs by file and key, from the bytes of the files that hold them. Raises
     ConfigurationError where a file is no YAML."""
     for file, text in texts.items():
-        load_yaml(text, file)  # refuses with file and line, and a number that YAML 1.1 and 1.2 read otherwise
+        load_yaml(
+            text, file, only_decimal=True
+        )  # refuses with file and line, and a number that YAML 1.1 and 1.2 read otherwise
     keys: dict[str, list[str]] = {file: [] for file in texts}
     for file, key in map(file_and_key, inputs.params):
         keys[file].append(key)

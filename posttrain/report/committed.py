@@ -1,129 +1,46 @@
-"""Compares each policy's strict success with the figure committed at HEAD, and says whether they
-differ by more than chance; and refuses reports that are not those in dvc.lock.
+"""Compares each policy's strict success with the figure committed at HEAD by the one verdict
+(`posttrain.evals.significance`), and refuses reports that are not those in dvc.lock.
 
-On one kind of processor a run gives the same bytes, so that a difference was made by a change.
-Another kind rounds some sums otherwise, and from there single episodes and the training go other
-ways, as with another seed. Both are tested as any two runs are: paired on tasks, with the spread
-over the seeds that are committed (`posttrain.evals.significance`).
+On one kind of processor a run gives the same bytes. Another kind rounds some sums otherwise, and
+from there the training goes another way, as with another seed: so the seeds on record count, too.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from posttrain.evals.significance import LEVEL, Verdict, corrected, difference, spread_over
-from posttrain.pipeline.git import file_at, git
+from posttrain.pipeline.git import file_at
 from posttrain.provenance.fingerprint import md5_of
 from posttrain.provenance.lockfile import read_entries
 from posttrain.report.arms import Arms
-from posttrain.report.knobs import Knobs, parse_knobs
-from posttrain.report.run_reader import (
-    Evaluation,
-    Measure,
-    held_out_outcomes,
-    parse_object,
-    parse_results,
-    read_object,
-)
-from posttrain.report.table import percent, points, read_evaluations
-from posttrain.runtime.exits import ConfigurationError, DataError
-
-
-class Change(StrEnum):
-    """Kinds of change against the committed figure; figures of other tasks cannot be compared."""
-
-    NEW = "new"
-    AS_COMMITTED = "as committed"
-    BY_CHANCE = "within chance"
-    CHANGED = "CHANGED"
-    OTHER_TASKS = "OTHER TASKS"
+from posttrain.report.knobs import parse_knobs
+from posttrain.report.run_reader import Evaluation, Measure, held_out_outcomes, parse_object, parse_results, read_object
+from posttrain.report.table import POLICIES, percent, points
+from posttrain.runtime.exits import DataError
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One policy now and at HEAD. `committed` is None where HEAD has no evaluation of it: nothing
-    to compare with, so nothing is wrong. `difference` is None where the two ran other tasks."""
+    """A policy now and at HEAD. `is_wrong`: the committed figure no longer holds."""
 
     policy: str
-    now: Evaluation
-    committed: Evaluation | None
-    difference: Verdict | None = None
-
-    @property
-    def verdict(self) -> Change:
-        if self.committed is None:
-            return Change.NEW
-        if self.now == self.committed.model_copy(update={"processor": self.now.processor}):
-            return Change.AS_COMMITTED
-        if self.difference is None:
-            return Change.OTHER_TASKS
-        return Change.CHANGED if self.difference.p_value < 1 - LEVEL else Change.BY_CHANCE
-
-    @property
-    def is_wrong(self) -> bool:
-        """True where the committed figure no longer holds."""
-        return self.verdict in (Change.CHANGED, Change.OTHER_TASKS)
-
-    @property
-    def sentence(self) -> str:
-        """A sentence with the figures and the sources of chance that were counted."""
-        if self.committed is None:
-            return f"No evaluation of the {self.policy} is committed at HEAD to compare with."
-        now, then = f"strict success {percent(self.now.strict.share)}", percent(self.committed.strict.share)
-        if self.verdict is Change.AS_COMMITTED:
-            return f"{self.policy}: {now}, as committed."
-        if (one := self.difference) is None:
-            return f"{self.policy}: {now}, and {then} is committed, of OTHER TASKS: they cannot be compared."
-        by = "more than" if self.is_wrong else "no more than"
-        chance = "the choice of tasks" if one.is_of_runs_only else "the choice of tasks and seeds"
-        there, here = self.committed.processor, self.now.processor
-        is_other = there and here and there != here
-        processors = f" (another kind of processor rounds otherwise: {there} there, {here} here)" if is_other else ""
-        changed = " It has CHANGED." if self.is_wrong else ""
-        return (
-            f"{self.policy}: {now}, and {then} is committed: {points(one.estimate, one.low, one.high)} points, "
-            f"{by} {chance} does{processors}.{changed}"
-        )
+    sentence: str
+    is_wrong: bool = False
 
 
-def compare_all(root: Path, reports: Path) -> list[Comparison]:
-    """Compare every policy, corrected as one family. `reports` is relative to `root`. Raises
-    DataError where an evaluation is missing or broken."""
-    return _compare(root / reports, read_evaluations(root / reports))
-
-
-def compare_with_committed(reports_dir: Path) -> str:
-    """The policy's sentence. Raises DataError where its evaluation is missing or broken."""
-    now = read_object(reports_dir / "evaluate" / "policy.json", Evaluation)
-    [policy] = _compare(reports_dir, {"policy": now})
-    return policy.sentence
-
-
-def origin_of_figures(reports_dir: Path) -> str:
-    """A sentence that names the commit of the evaluations where no stage has run in this tree and
-    they are those at HEAD; else how the policy compares with those."""
-    try:
-        commit = git(reports_dir, "log", "-1", "--format=%h (%cs)", "--", "evaluate")
-        is_edited = bool(git(reports_dir, "status", "--porcelain", "--", "evaluate"))
-    except ConfigurationError:  # no repository, or no commit yet
-        commit, is_edited = "", False
-    if (reports_dir / "index.html").exists() or not commit or is_edited:
-        return compare_with_committed(reports_dir)
-    return f"These are the committed figures, of {commit}: nothing has run in this tree yet."
-
-
-def changes_markdown(comparisons: list[Comparison]) -> str:
-    """A Markdown table with a row per policy."""
-    rows = [
-        "| policy | strict success now | committed | difference, points | verdict |",
-        "| --- | ---: | ---: | ---: | --- |",
+def compare_with_committed(reports_dir: Path, policies: Sequence[str] = POLICIES) -> list[Comparison]:
+    """Compare policies, corrected as one family. Raises DataError where an evaluation is missing or
+    broken."""
+    now = {policy: read_object(reports_dir / "evaluate" / f"{policy}.json", Evaluation) for policy in policies}
+    then = {policy: file_at(reports_dir, "HEAD", f"evaluate/{policy}.json") for policy in policies}
+    verdicts = _verdicts(reports_dir, policies)
+    return [
+        _compared(policy, now[policy], text, verdicts.get(policy))
+        if (text := then[policy]) is not None
+        else Comparison(policy, f"{policy}: no evaluation is committed at HEAD to compare with.")
+        for policy in policies
     ]
-    for one in comparisons:
-        committed = percent(one.committed.strict.share) if one.committed else ""
-        apart = points(one.difference.estimate, one.difference.low, one.difference.high) if one.difference else ""
-        rows.append(f"| {one.policy} | {percent(one.now.strict.share)} | {committed} | {apart} | {one.verdict} |")
-    return "\n".join(rows) + "\n"
 
 
 def refuse_unrecorded(files: Iterable[Path], lock: Path) -> None:
@@ -142,46 +59,40 @@ def refuse_unrecorded(files: Iterable[Path], lock: Path) -> None:
             )
 
 
-def _compare(reports_dir: Path, evaluations: Mapping[str, Evaluation]) -> list[Comparison]:
+def _compared(policy: str, now: Evaluation, text: str, verdict: Verdict | None) -> Comparison:
+    then, figure = parse_object(Evaluation, text.encode()), f"{policy}: strict success {percent(now.strict.share)}"
+    if now.strict == then.strict:
+        return Comparison(policy, f"{figure}, as committed.")
+    committed = f"{figure}, and {percent(then.strict.share)} is committed"
+    if verdict is None:
+        return Comparison(policy, f"{committed}, of OTHER TASKS: they cannot be compared.", is_wrong=True)
+    is_wrong = verdict.p_value < 1 - LEVEL
+    chance = "the choice of tasks" if verdict.is_of_runs_only else "the choice of tasks and seeds"
+    by = f"more than {chance} does. It has CHANGED" if is_wrong else f"no more than {chance} does"
+    apart = points(verdict.estimate, verdict.low, verdict.high)
+    return Comparison(policy, f"{committed}: {apart} points, {by}.", is_wrong)
+
+
+def _verdicts(reports_dir: Path, policies: Sequence[str]) -> dict[str, Verdict]:
+    """Verdicts on now against HEAD; none of a policy that was evaluated on other tasks."""
     seeds = reports_dir / "experiments" / "seeds.json"
     arms = read_object(seeds, Arms) if seeds.exists() else Arms()
-    knobs = _knobs(reports_dir)
+    params = reports_dir.parent / "params.yaml"
+    knobs = parse_knobs(params.read_bytes()) if params.exists() else {}
     found = {}
-    for policy in evaluations:
+    for policy in policies:
         path = f"evaluate/{policy}.tasks.jsonl"
-        then = (file_at(reports_dir, "HEAD", path) or "").encode()
-        now = (reports_dir / path).read_bytes() if (reports_dir / path).is_file() else b""
-        spread = spread_over(arms.seed_rates(policy, knobs))
+        then, now = (file_at(reports_dir, "HEAD", path) or "").encode(), reports_dir / path
+        runs = [_outcomes(then)], [_outcomes(now.read_bytes() if now.is_file() else b"")]
         try:
-            found[policy] = difference([_outcomes(then)], [_outcomes(now)], spread=spread)
-        except DataError:  # no episode of the same tasks: the comparison says so
+            found[policy] = difference(*runs, spread=spread_over(arms.seed_rates(policy, knobs)))
+        except DataError:  # no task in common: the comparison says so
             continue
-    family = dict(zip(found, corrected(list(found.values())), strict=True))
-    return [
-        Comparison(policy, now, _committed(reports_dir, policy), family.get(policy))
-        for policy, now in evaluations.items()
-    ]
-
-
-def _committed(reports_dir: Path, policy: str) -> Evaluation | None:
-    text = file_at(reports_dir, "HEAD", f"evaluate/{policy}.json")
-    try:
-        return None if text is None else parse_object(Evaluation, text.encode())
-    except ValueError as error:
-        raise DataError(
-            f"reports/evaluate/{policy}.json at HEAD is not an evaluation ({error}); commit one that `dvc repro` wrote"
-        ) from error
+    return dict(zip(found, corrected(list(found.values())), strict=True))
 
 
 def _outcomes(content: bytes) -> dict[str, float]:
     return held_out_outcomes(parse_results(content)[0], Measure.STRICT)
-
-
-def _knobs(reports_dir: Path) -> Knobs:
-    try:
-        return parse_knobs((reports_dir.parent / "params.yaml").read_bytes())
-    except (OSError, ValueError):
-        return {}
 
 
 def _recorded(lock: Path) -> dict[Path, tuple[str, str | None]]:
@@ -192,9 +103,5 @@ def _recorded(lock: Path) -> dict[Path, tuple[str, str | None]]:
         entries = None
     if entries is None:
         raise DataError(f"{lock} is damaged: take it back with `git checkout {lock}`, or run `dvc repro`")
-    folder = lock.resolve().parent
-    return {
-        folder / out["path"]: (name, out.get("md5"))
-        for name, entry in entries.items()
-        for out in entry.get("outs") or ()
-    }
+    outs = [(stage, out) for stage, entry in entries.items() for out in entry.get("outs") or ()]
+    return {lock.resolve().parent / out["path"]: (stage, out.get("md5")) for stage, out in outs}

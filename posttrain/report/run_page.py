@@ -17,7 +17,6 @@ from posttrain.provenance.lockfile import lock_entries, replace_file
 from posttrain.provenance.run_records import read_own_runs, read_records
 from posttrain.report.html import rendered
 from posttrain.report.knobs import SEED, Knobs, knobs_that_differ, parse_knobs
-from posttrain.report.prices import asked_price
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.state import STATE_DIR, state_dir
 
@@ -26,8 +25,7 @@ _TEMPLATE = Path(__file__).with_name("run.html")
 
 
 def write_run_page(root: Path) -> str:
-    """A sentence that names the file; nothing where it cannot be written. Raises ConfigurationError
-    where `POSTTRAIN_PRICE` is no price."""
+    """A sentence that names the file; nothing where it cannot be written."""
     page = run_page(root)
     try:
         state_dir(root)
@@ -39,7 +37,7 @@ def write_run_page(root: Path) -> str:
 
 def run_page(root: Path) -> str:
     """The HTML text, of the tree at `root`."""
-    own, price = read_own_runs(root), asked_price()
+    own = read_own_runs(root)
     records = read_records(root) | own
     knobs = _parsed((root / "params.yaml").read_text(encoding="utf-8", errors="replace"))
     stages = [(name, records.get(name)) for name in lock_entries(root)]
@@ -53,7 +51,6 @@ def run_page(root: Path) -> str:
         own=own,
         is_whole=all(cost is not None for _, cost in stages),
         costs=list(records.values()),
-        price=price,
         duration=duration,
         ended=ended,
         short=lambda text: parse_version(text).short,

@@ -1,12 +1,13 @@
-"""The one reader of YAML files: safe, bounded, and strict about keys that stand twice.
+"""The one reader of YAML files: safe, bounded, and strict where a person means something else.
 
 Of two equal keys PyYAML takes the last without a word: the knob that a person edited would be
-another one. A file may be anyone's: forty lines of aliases can stand for more than any memory
-holds, and brackets within brackets end libyaml's composer with a segmentation fault. So its events
-are counted first.
+another one. It reads `010` as 8 and `1:30` as 90, where DVC (YAML 1.2) reads 10 and a text. A
+file may be anyone's: forty lines of aliases can stand for more than any memory holds, and brackets
+in brackets end libyaml's composer with a segmentation fault. So its events are counted first.
 """
 
 import contextlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from posttrain.runtime.exits import ConfigurationError
 MAX_BYTES = 2**24  # of a file
 MAX_DEPTH = 100  # of values within values
 MAX_VALUES = 100_000  # in a file, aliases written out
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_OTHER_BASE = re.compile(r"[+-]?0[0-9_xb]|.*[:_]")  # octal, hexadecimal, binary, base 60, and 1_000
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # eight times as fast, where PyYAML was built with libyaml
 
 
@@ -33,10 +36,10 @@ def read_yaml(path: Path, *, source: str = "") -> Any:
     return load_yaml(content, source or str(path))
 
 
-def load_yaml(text: str | bytes, source: str) -> Any:
-    """The content. Raises ConfigurationError with the source, the line and what is wrong there."""
+def load_yaml(text: str | bytes, source: str, *, only_decimal: bool = False) -> Any:
+    """The content, as `read_plain` reads it. Raises ConfigurationError with the source, the line and what is wrong there."""
     try:
-        return read_plain(text)
+        return read_plain(text, only_decimal=only_decimal)
     except ValueError as error:
         raise ConfigurationError(f"{source} cannot be read as YAML: {error}") from error
 
@@ -56,9 +59,10 @@ def _said_in_a_sentence() -> Iterator[None]:
 
 
 @_said_in_a_sentence()
-def read_plain(text: str | bytes) -> Any:
+def read_plain(text: str | bytes, *, only_decimal: bool = False) -> Any:
     """The content as PyYAML reads it. Raises ValueError with the line where the text is no YAML,
-    beyond a bound, or has a key twice."""
+    beyond a bound, or has a key twice; with `only_decimal` also where a number is in another base than
+    ten, which DVC reads otherwise (`010`)."""
     text = text if isinstance(text, str) else text.decode("utf-8-sig")
     if len(text) > MAX_BYTES:
         raise ValueError(f"it is longer than {MAX_BYTES:,} bytes")
@@ -66,7 +70,7 @@ def read_plain(text: str | bytes) -> Any:
     loader = _LOADER(text)
     if (node := loader.get_single_node()) is None:
         return None
-    _refuse_doubles(node)  # first: construction writes merged keys (`<<`) into the nodes
+    _refuse_ambiguous(node, only_decimal)  # first: construction writes merged keys (`<<`) into the nodes
     return loader.construct_document(node)
 
 
@@ -99,11 +103,17 @@ def check_bounds(text: str, *, max_values: int = MAX_VALUES) -> None:
             raise ValueError(f"line {line}: it has more than {max_values:,} values, those of aliases counted each time")
 
 
-def _refuse_doubles(node: yaml.Node) -> None:
-    """Raises ValueError for a key that stands twice in one mapping, with both lines."""
+def _refuse_ambiguous(node: yaml.Node, only_decimal: bool) -> None:
+    """Raises ValueError for a key that stands twice in one mapping, with both lines, and for a
+    number that YAML 1.1 reads in another base than ten."""
+    if only_decimal and isinstance(node, yaml.ScalarNode) and node.tag in _NUMBERS and _OTHER_BASE.match(node.value):
+        shown = escape_control_chars(node.value[:100])
+        raise ValueError(
+            f"line {node.start_mark.line + 1}: {shown} is no decimal number; write it in base ten, or in quotes"
+        )
     if isinstance(node, yaml.SequenceNode):
         for value in node.value:
-            _refuse_doubles(value)
+            _refuse_ambiguous(value, only_decimal)
     if not isinstance(node, yaml.MappingNode):
         return
     lines: dict[tuple[str, str], int] = {}
@@ -114,4 +124,4 @@ def _refuse_doubles(node: yaml.Node) -> None:
                 shown = escape_control_chars(name.value[:100])
                 raise ValueError(f"line {line}: the key {shown!r} stands twice, first in line {lines[key]}")
             lines[key] = line
-        _refuse_doubles(value)
+        _refuse_ambiguous(value, only_decimal)

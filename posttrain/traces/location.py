@@ -61,7 +61,7 @@ def refuse_network_mount(path: Path, mounts: str | None = None) -> None:
         raise ConfigurationError(
             f"{path} is on a network mount ({kind}): SQLite's write-ahead log needs memory that all readers and "
             "writers share, which two machines have not, and the store would be damaged. Set "
-            f"{VARIABLE} to a path on a local disk, or to off; `posttrain traces import` adds another machine's store"
+            f"{VARIABLE} to a path on a local disk, or to off"
         )
 
 

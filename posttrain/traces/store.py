@@ -144,8 +144,7 @@ def _stage_error(path: Path, error: sqlite3.DatabaseError | UnicodeDecodeError) 
     match getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF:
         case sqlite3.SQLITE_FULL:
             return Interrupted(
-                f"no space left for the trace store {path}: free some, or lower it with `posttrain traces prune "
-                "--max-gb`"
+                f"no space left for the trace store {path}: free some, or empty it with `posttrain clean traces --yes`"
             )
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return Interrupted(

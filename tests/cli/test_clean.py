@@ -57,21 +57,18 @@ def texts_in_cache(root: Path) -> set[str]:
 def test_what_lies_where_is_shown_with_its_size_and_nothing_is_removed_without_a_yes(root: Path):
     kept = [
         put(root / STATE_DIR / "checkpoints/train_sft/0123/model"),
-        put(root / "infra/vllm/.venv/bin/python"),
         put(root / ".dvc/cache/files/md5/ab/cd"),
     ]
     put(root / "wandb/run-1/log", 100_000)
     shown = posttrain("clean").stdout.splitlines()
     sizes = {line.split()[0]: line.split()[1] for line in shown if not line.startswith(" ")}
-    assert {name: sizes[name] for name in ("cache", "checkpoints", "vllm", "wandb", "traces")} == {
+    assert {name: sizes[name] for name in ("cache", "checkpoints", "wandb", "traces")} == {
         "cache": "0.0",
         "checkpoints": "0.0",
-        "vllm": "0.0",
         "wandb": "0.1",
         "traces": "0.0",
     }
-    assert "infra/vllm/.venv" in next(line for line in shown if line.startswith("vllm"))
-    assert "nothing is removed without --yes" in posttrain("clean", "checkpoints", "vllm").stdout
+    assert "nothing is removed without names and --yes" in posttrain("clean", "checkpoints").stdout
     assert all(path.exists() for path in kept)
 
 
@@ -79,7 +76,7 @@ def test_what_lies_where_is_shown_with_its_size_and_nothing_is_removed_without_a
 def test_what_is_no_name_or_not_for_this_command_is_refused(root: Path, arguments: tuple[str, ...]):
     kept = put(root / STATE_DIR / "prefect/prefect.db")
     ended = posttrain("clean", *arguments)
-    assert (ended.exit_code, "cache, checkpoints, jobs, traces, experiments, vllm, wandb" in ended.stderr) == (78, True)
+    assert (ended.exit_code, "cache, checkpoints, jobs, traces, experiments, wandb" in ended.stderr) == (78, True)
     assert kept.exists()
 
 
@@ -119,7 +116,8 @@ def test_traces_go_but_not_under_a_stage_that_writes_them(root: Path):
     with hold(put(root / STATE_DIR / "locks/evaluate@sft.lock", 0)):
         refused = posttrain("clean", "traces", "--yes")
     assert (refused.exit_code, "stage evaluate@sft lives" in refused.stderr) == (75, True)
-    assert "3 episodes deleted" in posttrain("clean", "traces", "--yes").stdout
+    assert posttrain("clean", "traces", "--yes").exit_code == 0
+    assert not list((root / STATE_DIR).glob("traces.db*"))
     assert "0.0 MB removed" in posttrain("clean", "traces", "--yes").stdout, "again does no harm"
 
 
@@ -132,7 +130,7 @@ def test_the_store_that_the_environment_names_is_the_one_that_is_shown_and_empti
     before = ours.read_bytes()
     monkeypatch.setenv("POSTTRAIN_TRACES", str(other))
     shown = posttrain("clean", "traces", "--yes").stdout
-    assert (str(other) in shown, "3 episodes deleted" in shown, ours.read_bytes() == before) == (True, True, True)
+    assert (str(other) in shown, other.exists(), ours.read_bytes() == before) == (True, False, True)
 
 
 def test_elsewhere_than_in_a_tree_there_is_nothing_to_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -156,21 +154,6 @@ def test_a_worktree_of_an_experiment_goes_where_all_of_it_is_committed_and_nobod
     subprocess.run(
         ["git", "rev-parse", "--verify", "--quiet", "exp/done"], cwd=root, check=True, stdout=subprocess.DEVNULL
     )
-
-
-def test_vllm_goes_unless_a_server_runs_from_it(root: Path):
-    sleeper = root / "infra/vllm/.venv/bin/sleep"
-    sleeper.parent.mkdir(parents=True)
-    sleeper.symlink_to("/bin/sleep")
-    process = subprocess.Popen([str(sleeper), "600"])
-    try:
-        refused = posttrain("clean", "vllm", "--yes")
-        assert (refused.exit_code, f"in use by process {process.pid}" in refused.stderr) == (75, True)
-    finally:
-        process.kill()
-        process.wait()
-    assert posttrain("clean", "vllm", "--yes").exit_code == 0
-    assert not sleeper.parent.exists()
 
 
 @pytest.mark.needs_provenance

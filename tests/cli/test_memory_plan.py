@@ -55,13 +55,6 @@ def test_a_card_that_is_too_small_is_answered_with_what_to_change(here: Path):
     assert "too large: train_reward_model, train_policy. In params.yaml, one after the other:" in text
     assert "  model.rows_at_once: 8  → train_reward_model 0." in text
     assert text.endswith("then all fit\n")
-    found = json.loads(posttrain(*given, "--json").stdout)
-    assert [one["stage"] for one in found["stages"]] == STAGES
-    assert found["fits"] is False
-    for one in found["stages"]:
-        assert one["total_bytes"] == sum(one["bytes"].values())
-        assert one["fits"] == (one["total_bytes"] <= found["gpu_bytes"] - found["reserved_bytes"])
-    assert found["changes"][0]["knobs"] == {"model.rows_at_once": 8}
 
 
 @pytest.mark.parametrize(
@@ -69,7 +62,7 @@ def test_a_card_that_is_too_small_is_answered_with_what_to_change(here: Path):
     [
         (["--gpu", 0], "name the GiB of a card"),
         (["--gpu", 24, "train_sft"], "no target: all stages are estimated"),
-        (["--json"], "--params, --model and --json belong to --gpu GIB"),
+        (["--model", "model"], "--params and --model belong to --gpu GIB"),
         (["--gpu", 24, "--params", "other.yaml"], "'team/model' is not on this machine: name a folder"),
         (["--gpu", 24, "--params", "other.yaml", "--model", "hub"], "no model can be made of the config of 'hub'"),
         (["--gpu", 24, "--params", "none.yaml"], "none.yaml is not here"),

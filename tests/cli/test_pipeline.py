@@ -4,15 +4,13 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from benchmarks.toy_tree import environment, make_tree
-from posttrain.cli.pipeline import Times, plan_text, read_times
+from posttrain.cli.pipeline import Times, plan_text
 from posttrain.pipeline.plan import Fate, PlannedStage
-from posttrain.provenance.costs import COSTS, Cost, append_cost
 from posttrain.provenance.lockfile import lock_entries
 from tests.console import posttrain
 
@@ -28,11 +26,10 @@ DONE = PlannedStage("done", Fate.CURRENT)
 
 def test_every_stage_that_is_not_current_has_a_line_with_its_reason_and_its_time():
     # DVC's share is 1 s of each
-    times = Times({"check": 0.5, "train": 598.5, "judge@one": 58.5}, frozenset({"train"}))
+    times = Times({"check": 0.5, "train": 598.5, "judge@one": 58.5})
     assert plan_text([CHECK, TRAIN, KEPT, JUDGE, OTHER, DONE], times).splitlines() == [
         "check      runs          2 s  params.yaml; its output stays the same",
-        "train      runs       10 min  a, b, c, d and 1 more; a run of it was cut short, "
-        "and goes on if it read the same",
+        "train      runs       10 min  a, b, c, d and 1 more",
         "kept       cached        1 s  data/kept is deleted",
         "judge@one  maybe        60 s  if train makes something else",
         "judge@two  maybe           ?  seed 1 → 2; from the run cache but if train, judge@one make something else",
@@ -109,17 +106,6 @@ def test_a_run_ends_as_the_stage_that_failed(root, end, code):
     assert ended.returncode == code, ended.stdout
     assert "failed to reproduce 'make'" in ended.stdout
     assert "Traceback" not in ended.stdout
-
-
-def test_a_stage_with_work_from_after_its_last_end_was_cut_short(root):
-    folder = root / ".posttrain/checkpoints/train_sft/0123456789abcdef"
-    folder.mkdir(parents=True)
-    (folder / "lock").touch()
-    assert read_times(root).cut_short == frozenset()
-    (folder / "checkpoint-3").mkdir()
-    assert read_times(root).cut_short == {"train_sft"}
-    append_cost(Cost("train_sft", 3.0, 4.0, 100.0, is_resumed=False, at=time.time() + 1), root / COSTS)
-    assert read_times(root).cut_short == frozenset()
 
 
 def run_console(root, *arguments):

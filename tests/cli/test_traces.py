@@ -135,28 +135,6 @@ def test_a_replay_of_a_run_with_other_knobs_names_the_way_out(traces, tmp_path, 
     assert "--params params.yaml" in result.stderr
 
 
-def test_another_machines_store_is_imported_once(traces, tmp_path, played, monkeypatch):
-    monkeypatch.setenv("POSTTRAIN_TRACES", str(tmp_path / "mine.db"))
-    theirs = played / ".posttrain" / "traces.db"
-    assert (
-        traces("import", theirs).stdout
-        == f"{NUM_SFT + NUM_GREEDY + NUM_SAMPLED} episodes added to {tmp_path / 'mine.db'}\n"
-    )
-    assert traces("import", theirs).stdout.startswith("0 episodes added")
-    assert traces("replay", NUM_SFT + 1).exit_code == 0
-    assert traces("import", played / "absent.db").exit_code == 65
-
-
-def test_old_runs_are_pruned(traces, tmp_path, monkeypatch):
-    monkeypatch.setenv("POSTTRAIN_TRACES", str(tmp_path / "traces.db"))
-    for age in range(3):
-        record(tmp_path / "traces.db", "train_policy", [opened()] * 200, uid=str(age), started_at=float(age))
-    assert traces("prune").stdout.startswith("0 episodes deleted")
-    assert traces("prune", "--keep-runs", 2).stdout.startswith("200 episodes deleted")
-    assert traces("prune", "--max-gb", 0.0001).stdout.startswith("400 episodes deleted")
-    assert traces("list").stdout == "0 of 0 episodes that match\n"
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -176,7 +154,7 @@ def test_what_is_not_there_or_not_meant_is_said_with_its_code(traces, arguments,
     assert message in result.stderr
 
 
-@pytest.mark.parametrize("arguments", [["list"], ["runs"], ["show", 1], ["export"], ["replay", 1], ["prune"]])
+@pytest.mark.parametrize("arguments", [["list"], ["runs"], ["show", 1], ["export"], ["replay", 1]])
 def test_no_store_and_no_whole_store_are_bad_data(traces, arguments, tmp_path, monkeypatch):
     path = tmp_path / "traces.db"
     monkeypatch.setenv("POSTTRAIN_TRACES", str(path))

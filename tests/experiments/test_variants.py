@@ -76,13 +76,13 @@ def as_dvc_writes_it(text: str) -> str:
         ({"train_sft.label_weights": {}}, ["  label_weights: {}"]),
     ],
 )  # fmt: skip
-def test_an_experiment_changes_its_own_lines_in_dvcs_style_too(params, knobs, lines):
-    for text in (params, as_dvc_writes_it(params)):
-        edited = with_knobs(text, Variant("x", knobs))
-        added = [line[1:] for line in changed_lines(text, edited) if line.startswith("+")]
-        assert [line.startswith(wanted) for line, wanted in zip(added, lines, strict=True)] == [True] * len(lines)
-        assert edited.count("#") >= text.count("#") - 5
-        assert [with_knobs(edited, Variant("x", knobs))] == [edited]
+def test_an_experiment_changes_its_own_lines_and_reads_the_same_in_dvcs_style(params, knobs, lines):
+    edited = with_knobs(params, Variant("x", knobs))
+    added = [line[1:] for line in changed_lines(params, edited) if line.startswith("+")]
+    assert [line.startswith(wanted) for line, wanted in zip(added, lines, strict=True)] == [True] * len(lines)
+    assert edited.count("#") >= params.count("#") - 5
+    assert with_knobs(edited, Variant("x", knobs)) == edited
+    assert yaml.safe_load(with_knobs(as_dvc_writes_it(params), Variant("x", knobs))) == yaml.safe_load(edited)
 
 
 def test_a_key_that_was_not_there_gets_its_place_at_the_end_of_its_section(params):

@@ -1,4 +1,4 @@
-"""Inspect, lm-eval, promptfoo and our own evaluation play the same tasks with the same two models:
+"""Inspect, lm-eval and our own evaluation play the same tasks with the same two models:
 `posttrain compare` comes to the same verdict whichever of them wrote the files.
 
 The models are a script behind an endpoint. What it answers depends on the model, the seed and the
@@ -65,18 +65,6 @@ def is_wrong(model, seed, question):
     return int.from_bytes(drawn) % 100 < WRONG_OF_100[model]
 
 
-def promptfoo_config(url, seed):
-    return {
-        "prompts": ["{{question}}"],
-        "providers": [
-            {"id": f"openai:chat:{model}", "label": model, "config": {"seed": seed, "apiBaseUrl": url}}
-            for model in WRONG_OF_100
-        ],
-        "defaultTest": {"assert": [{"type": "equals", "value": "{{answer}}"}]},
-        "tests": "tests.jsonl",
-    }
-
-
 @pytest.fixture(scope="module")
 def tasks():
     sizes = dict.fromkeys(("num_sft_tasks", "num_rl_tasks", "num_dev_tasks", "num_test_tasks"), 1)
@@ -132,12 +120,11 @@ def played(tasks, endpoint, proxy, tmp_path_factory):
     folder = tmp_path_factory.mktemp("foreign")
     rows = [{"question": task.messages[1].content, "answer": format_answer(gold_of(task).answer)} for task in tasks[1]]
     write_jsonl(folder / "tasks.jsonl", rows)
-    write_jsonl(folder / "tests.jsonl", [{"vars": row} for row in rows])
     (folder / "shops.py").write_text(INSPECT_TASK)
     (folder / "shops.yaml").write_text(LM_EVAL_TASK)
     proxy_url = "http://{}:{}".format(*proxy.server_address)
     environment = {
-        "PATH": f"{INSTALLED}/bin:{INSTALLED}/node_modules/.bin:{os.environ['PATH']}",
+        "PATH": f"{INSTALLED}/bin:{os.environ['PATH']}",
         "HOME": str(folder),
         **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), proxy_url),
         "NO_PROXY": "127.0.0.1",
@@ -146,9 +133,6 @@ def played(tasks, endpoint, proxy, tmp_path_factory):
         "OPENAI_API_KEY": "any",
         "HF_HUB_OFFLINE": "1",
         "INSPECT_EVAL_LOG_FILE_PATTERN": "{model}",
-        "PROMPTFOO_DISABLE_TELEMETRY": "1",
-        "PROMPTFOO_DISABLE_UPDATE": "1",
-        "PROMPTFOO_FAILED_TEST_EXIT_CODE": "0",
     }
 
     def run(command):
@@ -164,13 +148,11 @@ def played(tasks, endpoint, proxy, tmp_path_factory):
         for model, seed in product(WRONG_OF_100, SEEDS)
     ]
     models = ",".join(f"openai-api/scripted/{model}" for model in WRONG_OF_100)
-    for seed in (*SEEDS, REFUSING):
-        (folder / f"promptfoo-{seed}.yaml").write_text(json.dumps(promptfoo_config(endpoint.base_url, seed)))
-        commands += [
-            f"inspect eval shops.py --model {models} --seed {seed} --no-fail-on-error"
-            f" --display none --log-dir inspect-{seed}",
-            f"promptfoo eval --config promptfoo-{seed}.yaml --output promptfoo-{seed}.json --no-cache --no-write",
-        ]
+    commands += [
+        f"inspect eval shops.py --model {models} --seed {seed} --no-fail-on-error"
+        f" --display none --log-dir inspect-{seed}"
+        for seed in (*SEEDS, REFUSING)
+    ]
     with ThreadPoolExecutor(2) as pool:
         ended = [pool.submit(run, command) for command in commands]
         play_ourselves(*tasks, endpoint, folder)
@@ -193,10 +175,8 @@ def play_ourselves(domain, tasks, endpoint, folder):
 
 
 def names(played, tool, seeds):
-    """What is given to `posttrain compare`: for each model the files of its seeds, with commas
-    between. promptfoo's hold both models."""
-    if tool == "promptfoo":
-        return [",".join(str(played / f"promptfoo-{seed}.json") for seed in seeds)]
+    """Arguments of `posttrain compare`: for each model the files of its seeds, with commas
+    between."""
     pattern = {"ours": "{}-{}.tasks.jsonl", "Inspect": "inspect-{1}/*{0}.eval", "lm-eval": "lm-eval-{1}/{0}/samples_*"}
     files = [[*played.glob(pattern[tool].format(model, seed))] for model in WRONG_OF_100 for seed in seeds]
     assert [len(found) for found in files] == [1] * len(files)
@@ -213,7 +193,7 @@ def compared(played, tool, seeds):
 
 
 @pytest.mark.parametrize("seeds", [SEEDS, SEEDS[:1]], ids=["two seeds", "one seed"])
-@pytest.mark.parametrize("tool", ["Inspect", "lm-eval", "promptfoo"])
+@pytest.mark.parametrize("tool", ["Inspect", "lm-eval"])
 def test_the_verdict_is_that_of_our_own_records_of_the_same_plays(played, tool, seeds):
     ours, theirs = (compared(played, each, seeds) for each in ("ours", tool))
     assert theirs[0]["success"] == pytest.approx(ours[0]["success"])
@@ -232,11 +212,10 @@ def test_our_own_records_say_what_the_script_answered(played, tasks):
     assert compared(played, "ours", SEEDS[:1])[1]["difference"]["word"] == "needs more"
 
 
-@pytest.mark.parametrize("tool", ["Inspect", "promptfoo"])
-def test_a_play_that_the_endpoint_refused_is_left_out_and_it_is_said(played, tool):
-    _, other, said = compared(played, tool, (REFUSING,))
+def test_a_play_that_the_endpoint_refused_is_left_out_and_it_is_said(played):
+    _, other, said = compared(played, "Inspect", (REFUSING,))
     assert other["difference"]["num_tasks"] == NUM_TASKS - 1
-    assert said.count("1 of 40 samples ended in an error or have no score: they are left out, and are no failures") == 2
+    assert said.count("1 of 40 plays ended in an error or have no score: they are left out, and are no failures") == 2
 
 
 def test_a_folder_of_lm_eval_is_its_samples(played):
@@ -245,5 +224,5 @@ def test_a_folder_of_lm_eval_is_its_samples(played):
     assert "+0.0" in ended.stdout, ended.stderr
 
 
-def test_no_tool_asks_another_host_but_promptfoo_that_says_it_shall_say_nothing(played, proxy):
-    assert proxy.asked == {"r.promptfoo.app:443"}
+def test_no_tool_asks_another_host(played, proxy):
+    assert proxy.asked == set()

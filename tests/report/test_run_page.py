@@ -12,7 +12,6 @@ from posttrain.provenance.costs import COSTS, Cost
 from posttrain.provenance.lockfile import lock_entries
 from posttrain.provenance.run_records import read_records, record_run
 from posttrain.report.run_page import run_page, write_run_page
-from posttrain.runtime.exits import ConfigurationError
 from tests.report.outline import Outline
 
 HOSTILE = "<script>alert(1)</script>"
@@ -82,15 +81,6 @@ def test_edits_are_told_with_the_knobs_before_and_after(root):
     said = words(run_page(root))
     assert "with edits that are not committed" in said
     assert "seed 2 knobs train_sft.lr 0.1 → 0.2" in said
-
-
-def test_a_price_makes_a_column_and_what_is_none_is_refused(root, monkeypatch):
-    assert "GPU hours cost" not in words(run_page(root))
-    monkeypatch.setenv("POSTTRAIN_PRICE", "2.50")
-    assert "1 h 00 min 4.00 10.00 812" in words(run_page(root))
-    monkeypatch.setenv("POSTTRAIN_PRICE", "free")
-    with pytest.raises(ConfigurationError, match="no price"):
-        run_page(root)
 
 
 def test_nothing_on_it_runs_or_asks_for_anything(root):

@@ -1,21 +1,12 @@
-"""Tests of the table at the end of `make run`, and of where its figures come from."""
+"""Tests of the table at the end of `make run`."""
 
-import json
 import re
-import subprocess
 
 import pytest
 
-from posttrain.report.committed import origin_of_figures
 from posttrain.report.table import summary_markdown, summary_table
 from posttrain.runtime.exits import DataError
 from tests.report.example import evaluation
-
-
-def commit(folder):
-    git = ["git", "-c", "user.name=test", "-c", "user.email=test@localhost"]
-    for command in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "figures"]):
-        subprocess.run([*git, *command], cwd=folder, check=True)
 
 
 def test_the_table_has_a_row_per_policy_and_names_the_page(make_reports):
@@ -59,18 +50,3 @@ def test_no_task_with_four_plays_has_no_pass_hat_4(make_reports):
 def test_a_policy_without_evaluation_is_named(make_reports):
     with pytest.raises(DataError, match="dvc repro evaluate@sft"):
         summary_table(make_reports({"evaluate/sft.json": None}))
-
-
-def test_figures_of_a_tree_that_ran_nothing_are_those_of_their_commit(make_reports):
-    folder = make_reports()
-    assert "No evaluation of the policy is committed" in origin_of_figures(folder)
-    commit(folder.parent)
-    assert re.fullmatch(
-        r"These are the committed figures, of [0-9a-f]{7,} \(\d{4}-\d\d-\d\d\): nothing has run in this tree yet\.",
-        origin_of_figures(folder),
-    )
-    (folder / "index.html").touch()
-    assert origin_of_figures(folder) == "policy: strict success 80.0 %, as committed."
-    (folder / "index.html").unlink()
-    (folder / "evaluate/policy.json").write_text(json.dumps(evaluation(0.86)))
-    assert "no more than the choice of tasks does" in origin_of_figures(folder)

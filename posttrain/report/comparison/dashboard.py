@@ -1,14 +1,12 @@
-"""Serves the branches, the trainings that run and comparisons of branches on a loopback port, for
-the user who started it.
+"""Serves the list of local branches and comparisons of them on a loopback port, for the user who
+started it.
 
 A port of the loopback interface is open to every user of the machine, and to every page in a
 browser. So a request has to name this host, and to bring the key that is drawn for each run and
 printed once, or the cookie that is given for it.
 """
 
-import dataclasses
 import hmac
-import json
 import secrets
 from collections.abc import Callable
 from functools import cached_property
@@ -18,18 +16,21 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from posttrain.report.comparison.branch_list import list_branches
-from posttrain.report.comparison.live import LiveTraining, live_trainings
-from posttrain.report.comparison.page import comparison_page, dashboard_page
+from posttrain.pipeline.git import git
+from posttrain.report.comparison.git_objects import read_objects
+from posttrain.report.comparison.page import comparison_page
 from posttrain.report.comparison.runs import read_runs
 from posttrain.report.comparison.settings import compare_settings
-from posttrain.report.prices import asked_price
+from posttrain.report.html import rendered
+from posttrain.report.run_reader import Evaluation, parse_object
 from posttrain.runtime.control_chars import escape_control_chars
 from posttrain.runtime.exits import ConfigurationError, StageError
 
 LOOPBACK = "127.0.0.1"
 _MAX_COMPARED = 100
-_CURVES = ("reward_mean", "success", "loss", "eval_loss")
+_FIELDS = ("refname:lstrip=2", "objectname", "authorname", "committerdate:iso-strict", "contents:subject")
+_TEMPLATE = Path(__file__).with_name("dashboard.html")
+_RATES = ("strict_success_rate", "success_rate", "pass_hat_4")
 
 
 class Dashboard(ThreadingHTTPServer):
@@ -76,22 +77,13 @@ class _Request(BaseHTTPRequestHandler):
         else:
             pages: dict[str, Callable[[], None]] = {
                 "/": self._list,
-                "/state.json": self._state,
                 "/compare": lambda: self._compare(query.get("name", [])),
             }
             pages.get(address.path, lambda: self._send(404, "text/plain", "no such page"))()
 
     def _list(self) -> None:
-        self._send(200, "text/html", dashboard_page())
-
-    def _state(self) -> None:
-        branches = list_branches(self.server.root)
-        live = live_trainings(self.server.root, [branch.name for branch in branches])
-        state = {
-            "branches": [_shown(dataclasses.asdict(branch)) for branch in branches],
-            "live": [_live(one) for one in live],
-        }
-        self._send(200, "application/json", json.dumps(state))
+        data = {"branches": list_branches(self.server.root)}
+        self._send(200, "text/html", rendered(_TEMPLATE, data=data, title="Branches"))
 
     def _compare(self, names: list[str]) -> None:
         if not 0 < len(names) <= _MAX_COMPARED:
@@ -101,7 +93,7 @@ class _Request(BaseHTTPRequestHandler):
             return
         try:
             runs = read_runs(self.server.root, list(dict.fromkeys(names)))
-            page = comparison_page(compare_settings(runs, price=asked_price()))
+            page = comparison_page(compare_settings(runs))
         except StageError as error:
             self._send(404, "text/plain", escape_control_chars(str(error)))
             return
@@ -141,22 +133,31 @@ class _Request(BaseHTTPRequestHandler):
         """Log nothing: the first request's line has the key in it."""
 
 
-def _shown(fields: dict[str, Any]) -> dict[str, Any]:
-    """Escape what authors wrote; `name` and `commit` are sent back as they are, and the page shows
-    them by `textContent`."""
-    return {
-        name: escape_control_chars(value) if name in ("author", "subject") else value for name, value in fields.items()
-    }
+def list_branches(root: Path) -> list[dict[str, Any]]:
+    """Local branches, the one with the newest commit first: `name`, `commit`, `author`,
+    `committed_at`, `subject` and the policy's rates, None where no evaluation can be read.
+
+    Raises ConfigurationError where `root` is in no repository."""
+    form = f"--format={'%00'.join(f'%({field})' for field in _FIELDS)}"
+    text = git(root, "for-each-ref", "--sort=-committerdate", form, "refs/heads")
+    rows = [line.split("\0") for line in text.splitlines()]
+    evaluations = read_objects(root, [f"{row[1]}:./reports/evaluate/policy.json" for row in rows])
+    return [
+        {
+            "name": name,  # as it is: the page shows it by `textContent` and sends it back
+            "commit": commit,
+            "author": escape_control_chars(author),
+            "committed_at": committed_at,
+            "subject": escape_control_chars(subject),
+            **(_rates(found.content) if found else dict.fromkeys(_RATES)),
+        }
+        for (name, commit, author, committed_at, subject), found in zip(rows, evaluations, strict=True)
+    ]
 
 
-def _live(one: LiveTraining) -> dict[str, Any]:
-    keys = [key for key in _CURVES if any(isinstance(line.get(key), int | float) for line in one.lines)][:2]
-    return {
-        "branches": list(one.branches),
-        "source": one.source,
-        "step": one.step,
-        "max_steps": one.max_steps,
-        "written_s": one.written_s,
-        "steps": [line["step"] for line in one.lines],
-        "curves": {key: [line.get(key) for line in one.lines] for key in keys},
-    }
+def _rates(content: bytes) -> dict[str, float | None]:
+    try:
+        found = parse_object(Evaluation, content)
+    except (ValueError, RecursionError):
+        return dict.fromkeys(_RATES)
+    return {rate: getattr(found, rate) for rate in _RATES}

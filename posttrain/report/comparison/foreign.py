@@ -1,6 +1,6 @@
 """Reads results of other tools, by task, as runs that can be compared: Inspect's logs
-(`.eval`, `.json`), lm-eval's samples (`samples_*.jsonl`, or a folder of them), promptfoo's results
-(`.json`), and the `.tasks.jsonl` of an evaluation of ours.
+(`.eval`, `.json`), lm-eval's samples (`samples_*.jsonl`, or a folder of them), and the
+`.tasks.jsonl` of an evaluation of ours.
 
 A task is identified by its prompt and target, not by its place in a file. One that was sampled
 several times (Inspect's epochs) has the mean of its scores. A sample that ended in an error is left
@@ -12,7 +12,7 @@ import json
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from posttrain.report.run_reader import HELD_OUT, TaskResult, parse_results
 from posttrain.runtime.exits import ConfigurationError, DataError
 from posttrain.runtime.limits import reason
 
-_OTHER_FORM = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
+_OTHER_FORM = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, NotImplementedError)
+_DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, OSError, EOFError)
 
 
 def are_files(name: str) -> bool:
@@ -33,47 +34,41 @@ def are_files(name: str) -> bool:
 
 
 def read_files(name: str, *, score: str = "") -> list[RunResults]:
-    """The runs of a setting: one for each file, or each column of a promptfoo file (a model and a
-    prompt), which are settings of their own. `score` names the one that counts, where samples have
-    several.
+    """The runs of a setting, one for each file. `score` names the one that counts, where samples
+    have several.
 
     Raises DataError for a file that is damaged or in no known format, ConfigurationError where it
     has several scores and `score` is none of them, or is named twice."""
     parts = name.split(",")
     if len({Path(part).resolve() for part in parts}) < len(parts):
         raise ConfigurationError(f"{name} names a file twice: one run is not two seeds; name it once")
-    return [run for seed, part in enumerate(parts, 1) for run in _runs(Path(part), name, seed, score)]
+    return [_run(Path(part), name, seed, score) for seed, part in enumerate(parts, 1)]
 
 
-def _runs(file: Path, setting: str, seed: int, score: str) -> Iterator[RunResults]:
+def _run(file: Path, setting: str, seed: int, score: str) -> RunResults:
     try:
-        if file.name.endswith(".tasks.jsonl"):
-            tasks, problem = parse_results(content_of(file))
-            yield _run(str(file), setting, seed, tasks, [f"it{problem}"] if problem else [])
-            return
-        log = read_log(file)
-        counted = _counted_score(file, log, score)
-        sources: dict[str, list[Sample]] = {}
-        for sample in log.samples:
-            sources.setdefault(sample.source, []).append(sample)
-        for source, samples in sources.items():
-            name, label = (f"{whole}: {source}" if len(sources) > 1 else whole for whole in (str(file), setting))
-            tasks, num_without = _tasks(samples, counted)
-            problems = [log.problem] if log.problem else []
-            if num_without:
-                left_out = "ended in an error or have no score: they are left out, and are no failures"
-                problems.append(f"{num_without:,} of {len(samples):,} samples {left_out}")
-            yield _run(name, label, seed, tasks, problems)
-    except (*_OTHER_FORM, zipfile.BadZipFile, zlib.error, struct.error, OSError) as error:
+        tasks, problems = _results(file, score)
+    except (*_OTHER_FORM, *_DAMAGED) as error:
         what = reason(" ".join(f"{type(error).__name__}: {error}".split()))
         raise DataError(
-            f"{file} is damaged, or no log of Inspect, lm-eval or promptfoo ({what}): write it anew, or leave it out"
+            f"{file} is damaged, or no log of Inspect or lm-eval ({what}): write it anew, or leave it out"
         ) from error
-
-
-def _run(name: str, setting: str, seed: int, tasks: Mapping[str, TaskResult], problems: Sequence[str]) -> RunResults:
     knobs = {"results": setting, "seed": seed}
-    return RunResults(name=name, knobs=knobs, stages={"": LockedStage({}, {})}, tasks=tasks, problems=problems)
+    return RunResults(name=str(file), knobs=knobs, stages={"": LockedStage({}, {})}, tasks=tasks, problems=problems)
+
+
+def _results(file: Path, score: str) -> tuple[dict[str, TaskResult], list[str]]:
+    """Results by task, and sentences on what is wrong."""
+    if file.name.endswith(".tasks.jsonl"):
+        tasks, problem = parse_results(content_of(file))
+        return tasks, [f"it{problem}"] if problem else []
+    log = read_log(file)
+    tasks, num_without = _tasks(log.samples, _counted_score(file, log, score))
+    problems = [log.problem] if log.problem else []
+    if num_without:
+        left_out = "ended in an error or have no score: they are left out, and are no failures"
+        problems.append(f"{num_without:,} of {len(log.samples):,} plays {left_out}")
+    return tasks, problems
 
 
 def _counted_score(file: Path, log: Log, wanted: str) -> str:
@@ -99,18 +94,12 @@ def _tasks(samples: Sequence[Sample], score: str) -> tuple[dict[str, TaskResult]
         text = json.dumps(sample.task, sort_keys=True, ensure_ascii=False)
         name = hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
         by_task.setdefault(name, ([], sample))[0].append(_share(value))
-    tasks = {
-        name: TaskResult(
-            task_id=name,
-            split=HELD_OUT,
-            cell="",
-            success=sum(shares) / len(shares),
-            failure=None,
-            text=json.dumps({"transcript": list(first.messages)}).encode(),
-        )
-        for name, (shares, first) in by_task.items()
-    }
-    return tasks, num_without
+    return {name: _mean(name, shares, first.messages) for name, (shares, first) in by_task.items()}, num_without
+
+
+def _mean(name: str, shares: Sequence[float], messages: Sequence[Mapping[str, Any]]) -> TaskResult:
+    text = json.dumps({"transcript": list(messages)}).encode()
+    return TaskResult(name, HELD_OUT, cell="", success=sum(shares) / len(shares), failure=None, text=text)
 
 
 def _share(value: Any) -> float:

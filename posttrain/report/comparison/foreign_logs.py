@@ -1,12 +1,15 @@
-"""Parses logs of Inspect, lm-eval and promptfoo as those tools mean them: prompt, target, and
-scores by their names.
+"""Parses logs of Inspect (`.eval`, `.json`) and lm-eval (`samples_*.jsonl`) as those tools mean
+them: prompt, target, and scores by their names.
 
 All functions raise ValueError, KeyError and the like for a file in another form; the caller turns
 them into one sentence.
 """
 
+import copy
 import json
 import re
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -14,24 +17,23 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.evals.rollout_files import INSPECT_VALUES
-from posttrain.report.comparison.inspect_archive import read_archive
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.limits import MAX_LINE_BYTES, reason
 
 _MAX_JSON_BYTES = 2**29  # of a file that is one value: in memory it is several times as large
+_MAX_UNPACKED_BYTES = 2**34  # of all samples of an archive
+_ZSTANDARD = 93  # as zip files name it; zipfile reads it from Python 3.14 on
 _SAMPLES = re.compile(r"samples_(.+?)(_\d{4}-\d\d-\d\dT[\d.-]+)?\.jsonl")  # as lm-eval names them: task, time
-_PROMPTFOO_ERROR = 2  # of a result's `failureReason`; 1 is a failed assertion
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     """An episode of a task. `task` is prompt and target as JSON; `scores` by name, none where it
-    ended in an error; `source` the model and prompt, where a file holds those of several."""
+    ended in an error."""
 
     task: Any
     scores: Mapping[str, Any]
     messages: Sequence[Mapping[str, Any]] = ()
-    source: str = ""
 
 
 @dataclass(slots=True)
@@ -48,13 +50,11 @@ def read_log(file: Path) -> Log:
         return _lm_eval_folder(file)
     with file.open("rb") as raw:
         if raw.read(2) == b"PK":
-            return _inspect(*read_archive(raw))
+            return _inspect_archive(file)
     if file.suffix == ".jsonl":
         return _lm_eval(file)
     tree = json.loads(content_of(file))
-    if "eval" in tree:
-        return _inspect(tree, tree.get("samples") or ())
-    return _promptfoo(tree["results"])
+    return _inspect(tree, tree.get("samples") or ())
 
 
 def samples_of(folder: Path) -> list[Path]:
@@ -69,13 +69,53 @@ def content_of(file: Path) -> bytes:
     return file.read_bytes()
 
 
+def _inspect_archive(file: Path) -> Log:
+    """A log of Inspect as a zip file. That of a run which was killed has the status `killed`."""
+    with zipfile.ZipFile(file) as archive:
+        entries = {entry.filename: entry for entry in archive.infolist()}
+        samples = [entry for name, entry in entries.items() if name.startswith("samples/")]
+        if (size := sum(entry.file_size for entry in samples)) > _MAX_UNPACKED_BYTES:
+            raise ValueError(f"it unpacks to {size:,} bytes, more than {_MAX_UNPACKED_BYTES:,}")
+        is_killed = "header.json" not in entries
+        header = json.loads(_unpacked(archive, entries["_journal/start.json" if is_killed else "header.json"]))
+        if is_killed:
+            header["status"] = "killed"
+        return _inspect(header, (json.loads(_unpacked(archive, entry)) for entry in samples))
+
+
+def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    """Content of an entry. Raises ValueError or BadZipFile where it is damaged or too large."""
+    if max(entry.file_size, entry.compress_size) > MAX_LINE_BYTES:
+        raise ValueError(f"{entry.filename} is larger than {MAX_LINE_BYTES:,} bytes")
+    if entry.compress_type != _ZSTANDARD:
+        with archive.open(entry) as file:
+            return file.read(entry.file_size + 1)  # `read()` would unpack a bomb whole before it looks at the size
+    try:
+        import zstandard
+    except ImportError as error:
+        raise ConfigurationError("this log is compressed by Zstandard: `pip install zstandard` to read it") from error
+    # The packed bytes: to zipfile the entry is one that is stored as it is and has no checksum.
+    stored = copy.copy(entry)
+    stored.compress_type, stored.file_size = zipfile.ZIP_STORED, entry.compress_size
+    del stored.CRC
+    packed = archive.read(stored)
+    try:
+        # One byte more than the archive says, whatever size the packed bytes claim.
+        content = bytes(zstandard.ZstdDecompressor().stream_reader(packed).read(entry.file_size + 1))
+    except zstandard.ZstdError as error:
+        raise ValueError(f"{entry.filename}: {error}") from error
+    if len(content) != entry.file_size or zlib.crc32(content) != entry.CRC:
+        raise ValueError(f"{entry.filename} is not what its archive says it is")
+    return content
+
+
 def _inspect(header: Mapping[str, Any], samples: Iterable[Mapping[str, Any]]) -> Log:
     log = Log(problem="" if header["status"] == "success" else f"the run ended as {header['status']}")
     for sample in samples:
         is_void = sample.get("error") or sample.get("invalidation")
         scores = {} if is_void else dict(_inspect_scores(sample.get("scores") or {}))
         messages = [{**one, "content": _plain(one.get("content"))} for one in sample.get("messages") or ()]
-        # one that was not given is the sample's place, and a message's is drawn for each run
+        # An id that was not given is the sample's place, and a message's is drawn for each run.
         given_id = sample["id"] if isinstance(sample["id"], str) else None
         asked = sample["input"]
         if isinstance(asked, list):
@@ -142,38 +182,6 @@ def _lm_eval(file: Path) -> Log:
             for scores, line in by_document.values()
         ]
     )
-
-
-def _promptfoo(results: Mapping[str, Any]) -> Log:
-    """Each column of its table is a run: a provider, with each of several prompts."""
-    log, columns = Log(), _column_names(results["results"])
-    for one in results["results"]:
-        answer = _plain((one.get("response") or {}).get("output"))
-        log.samples.append(
-            Sample(
-                [one["vars"], (one.get("testCase") or {}).get("assert")],
-                {} if one["failureReason"] == _PROMPTFOO_ERROR else {"success": one["success"]},
-                [
-                    {"role": "user", "content": _plain(one["prompt"].get("raw"))},
-                    {"role": "assistant", "content": answer},
-                ],
-                columns[one["promptIdx"]],
-            )
-        )
-    return log
-
-
-def _column_names(results: Sequence[Mapping[str, Any]]) -> dict[int, str]:
-    """Columns by the provider's name; with the prompt where there are several, with the place where
-    two have the same name."""
-    providers = {one["promptIdx"]: one["provider"].get("label") or one["provider"]["id"] for one in results}
-    prompts = {one["promptIdx"]: one["prompt"]["label"] for one in results}
-    if len(set(prompts.values())) > 1:
-        providers = {place: f"{name}: {prompts[place]}" for place, name in providers.items()}
-    names = list(providers.values())
-    return {
-        place: f"{name} (column {place + 1})" if names.count(name) > 1 else name for place, name in providers.items()
-    }
 
 
 def _plain(content: Any) -> str:

@@ -1,98 +1,61 @@
-"""Reads files of many commits out of git's objects, through two processes and without a checkout;
-and finds the working trees of a repository."""
+"""Reads files of many commits out of git's objects, through one process and without a checkout."""
 
 import contextlib
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import NamedTuple
 
 from posttrain.pipeline.git import git, succeeds
 from posttrain.runtime.exits import ConfigurationError
 
-_REF = "refs/heads/"
+
+class Object(NamedTuple):
+    """An object of git; `id` is its hash, equal for equal contents."""
+
+    id: str
+    content: bytes
 
 
-def object_ids(root: Path, names: Sequence[str]) -> list[str | None]:
-    """The hash of each object, by any name that git knows it by: `main^{commit}`,
-    `exp/a:./params.yaml`, the dot for `root` itself. None of what there is not.
+def read_objects(root: Path, names: Sequence[str]) -> Iterator[Object | None]:
+    """The object of each name, such as `0123abc:./params.yaml` (the dot is `root` itself); None of
+    a name that git does not know. One at a time: all together would fill the memory.
 
-    Raises ConfigurationError where git does not run here."""
-    asked = [name for name in names if "\n" not in name and "\0" not in name]  # a line is a name
-    with _cat_file(root, "--batch-check=%(objectname)", asked) as answer:
-        answers = answer.read().splitlines()
-    found = dict(zip(asked, answers, strict=True))
-    return [_hash(found.get(name, b"")) for name in names]
-
-
-def read_objects(root: Path, ids: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-    """The hash and the content of each object, one at a time: git unpacks the next one meanwhile.
-    What two commits share is read once. Raises ConfigurationError for one that git cannot read."""
-    unique = list(dict.fromkeys(ids))
-    with _cat_file(root, "--batch=%(objectsize)", unique) as answer:
-        for name in unique:
-            size = answer.readline().strip()
-            if not size.isdigit():
-                raise ConfigurationError(
-                    f"git cannot read the object {name} of {root}: `git fsck` says what is damaged"
-                )
-            yield name, answer.read(int(size))
-            answer.read(1)  # the newline that git puts behind
-
-
-@contextlib.contextmanager
-def _cat_file(root: Path, how: str, names: Sequence[str]) -> Iterator[IO[bytes]]:
-    """Output of `git cat-file` on `names`, while it writes it."""
-    with tempfile.TemporaryFile() as asked:  # through two pipes, each side could wait for the other
-        asked.write("".join(f"{name}\n" for name in names).encode(errors="surrogateescape"))
+    A name is a line to git, so it holds no newline: name commits by their hashes."""
+    # A file, because git would stop reading names from a pipe while nobody reads its answers.
+    with tempfile.TemporaryFile() as asked:
+        asked.write("".join(f"{name}\n" for name in names).encode())
         asked.seek(0)
-        try:
-            process = subprocess.Popen(
-                ["git", "cat-file", "--buffer", how],
-                cwd=root,
-                stdin=asked,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
-        except FileNotFoundError as error:
-            raise ConfigurationError("git is not installed here") from error
-        with process:
+        command = ["git", "cat-file", "--buffer", "--batch=%(objectname) %(objectsize)"]
+        with subprocess.Popen(command, cwd=root, stdin=asked, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
-            assert process.stderr is not None
-            yield process.stdout
-            if process.wait():
-                reason = process.stderr.read().decode(errors="replace").strip()
-                raise ConfigurationError(f"git cannot read {root}: {reason}")
+            for name in names:
+                answer = process.stdout.readline()
+                if not answer:
+                    raise ConfigurationError(f"git cannot read {name} of {root}: `git fsck` says what is damaged")
+                object_id, _, size = answer.decode().strip().rpartition(" ")
+                if not size.isdigit():  # the name and `missing`, or `ambiguous`
+                    yield None
+                    continue
+                yield Object(object_id, process.stdout.read(int(size)))
+                process.stdout.read(1)  # the newline that git puts behind
 
 
-def _hash(answer: bytes) -> str | None:
-    """Hash that git answered; None for a missing or ambiguous name, which git repeats and says
-    so."""
-    return answer.decode() if len(answer) in (40, 64) and b" " not in answer else None
+def full_name(root: Path, name: str) -> str:
+    """`refs/heads/main` of `main`, and of `HEAD` where that is checked out; empty of a commit."""
+    with contextlib.suppress(ConfigurationError):
+        return git(root, "rev-parse", "--symbolic-full-name", "--verify", "--quiet", name)
+    return ""
 
 
-def worktrees(root: Path) -> dict[Path, str]:
-    """Working trees of a repository that exist, each with its branch, or an empty text."""
-    found = {}
+def edited_branches(root: Path) -> set[str]:
+    """Full names of the branches whose working tree has edits of tracked files."""
+    found = set()
     for block in git(root, "worktree", "list", "--porcelain").split("\n\n"):
         lines = dict(line.partition(" ")[::2] for line in block.splitlines())
-        folder = Path(lines.get("worktree", ""))
-        if folder.is_dir() and "bare" not in lines:
-            found[folder] = lines.get("branch", "").removeprefix(_REF)
-    return found
-
-
-def branches_with_edits(root: Path, names: Iterable[str]) -> set[str]:
-    """The branches of `names` whose working tree has edits of tracked files; HEAD stands for the
-    branch of `root`."""
-    wanted, found = set(names), set[str]()
-    try:
-        here = Path(git(root, "rev-parse", "--show-toplevel"))
-    except ConfigurationError:  # a bare repository
-        here = None
-    for folder, branch in worktrees(root).items():
-        called = wanted & ({branch, f"{_REF}{branch}"} | ({"HEAD", "@"} if folder == here else set()))
-        if called and not succeeds(folder, "diff", "--quiet", "HEAD"):
-            found |= called
+        folder, branch = Path(lines.get("worktree", "")), lines.get("branch")
+        # a worktree's folder may have been deleted by hand
+        if branch and folder.is_dir() and not succeeds(folder, "diff", "--quiet", "HEAD"):
+            found.add(branch)
     return found

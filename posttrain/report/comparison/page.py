@@ -1,5 +1,4 @@
-"""Renders a comparison as one HTML file, with the same bytes for the same commits; and the
-dashboard."""
+"""Renders a comparison as one HTML file, with the same bytes for the same commits."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ from posttrain.tracking.alarms import read_alarms
 
 Share = tuple[float, float, float]  # with its interval
 
-_FOLDER = Path(__file__).parent
+_TEMPLATE = Path(__file__).with_name("page.html")
 
 
 def comparison_page(settings: Sequence[Setting]) -> str:
@@ -34,7 +33,7 @@ def comparison_page(settings: Sequence[Setting]) -> str:
     names = [{"name": setting.name} for setting in settings]
     data = {"settings": names, "charts": drawn_charts(settings), "tasks": task_pairs(settings)}
     return rendered(
-        _FOLDER / "page.html",
+        _TEMPLATE,
         data=data,
         title=_title(settings),
         settings=settings,
@@ -60,11 +59,6 @@ def comparison_page(settings: Sequence[Setting]) -> str:
         class_counts=class_counts(settings),
         stages=stage_differences(settings),
     )
-
-
-def dashboard_page() -> str:
-    """Render the HTML text, whose script asks for the content."""
-    return rendered(_FOLDER / "dashboard.html", title="Branches")
 
 
 def _title(settings: Sequence[Setting]) -> str:

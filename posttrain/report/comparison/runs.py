@@ -4,19 +4,18 @@ A branch may come from other code, be half done or damaged. A file that cannot b
 in `problems`, and the rest is shown; only a name that git does not know ends a comparison.
 """
 
-import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from posttrain.pipeline.git import git
 from posttrain.provenance.costs import Cost
 from posttrain.provenance.run_records import RECORDS, parse_records, result_key
 from posttrain.report.arms import Arms
-from posttrain.report.comparison.git_objects import branches_with_edits, object_ids, read_objects
+from posttrain.report.comparison.git_objects import edited_branches, full_name, read_objects
 from posttrain.report.knobs import SEED, Knobs, parse_knobs
 from posttrain.report.run_reader import (
     Evaluation,
@@ -64,7 +63,7 @@ class RunResults:
     `name` is as it was asked for. `stages` is what dvc.lock records; `curves` the metrics of each
     training, by the keys of CURVES; `seed_rates` the policy's success in reports/experiments with
     these knobs and other seeds; `costs` of the stages that made these results, as far as they were
-    committed. `root` is the tree that it was read in, None of files of another tool.
+    committed.
     """
 
     name: str
@@ -82,7 +81,6 @@ class RunResults:
     problems: Sequence[str]
     is_dirty: bool = False
     costs: Mapping[str, Cost] = field(default_factory=dict)
-    root: Path | None = None
 
     @property
     def seed(self) -> Any:
@@ -113,27 +111,31 @@ class RunResults:
 def read_runs(root: Path, names: Sequence[str], *, policy: str = "policy") -> list[RunResults]:
     """Read branches, tags or commits, in their order. `root` is the pipeline's folder, which may
     lie below its repository's. Raises ConfigurationError for a name that git does not know."""
-    commits = object_ids(root, [f"{name}^{{commit}}" for name in names])
-    if unknown := [name for name, commit in zip(names, commits, strict=True) if commit is None]:
-        raise ConfigurationError(f"git knows no branch, tag or commit of the name {', '.join(map(repr, unknown))}")
+    commits = [_commit(root, name) for name in names]
     files = _files(policy)
-    blobs = object_ids(root, [f"{commit}:./{file.path}" for commit in commits for file in files.values()])
-    read, signed = _read_once(root, list(files.values()), blobs), _signatures(root, [str(one) for one in commits])
-    with_edits = branches_with_edits(root, names)
+    objects = read_objects(root, [f"{commit.id}:./{file.path}" for commit in commits for file in files.values()])
+    edited = edited_branches(root)
+    parsed: dict[tuple[str, str], tuple[Any, str]] = {}  # by path and hash: commits share most files
     runs = []
-    for index, (name, commit) in enumerate(zip(names, map(str, commits), strict=True)):
-        own = blobs[index * len(files) :]
-        found = {kind: read[file.path, blob] for (kind, file), blob in zip(files.items(), own, strict=False)}
-        values = {kind: value for kind, (value, _) in found.items()}
-        problems = {kind: problem for kind, (_, problem) in found.items()}
+    for name, commit in zip(names, commits, strict=True):
+        values, problems = dict[str, Any](), dict[str, str]()
+        for kind, file in files.items():
+            found = next(objects)
+            if found is None:
+                values[kind], problems[kind] = file.read(None)
+                continue
+            key = file.path, found.id
+            if key not in parsed:
+                parsed[key] = file.read(found.content)
+            values[kind], problems[kind] = parsed[key]
         if "another schema" in problems["evaluation"]:  # a commit of other code: one sentence says so
             problems |= dict.fromkeys(("tasks", *CURVES), "")
         runs.append(
             RunResults(
                 name=name,
-                commit=commit,
-                author=signed[commit][0],
-                committed_at=signed[commit][1],
+                commit=commit.id,
+                author=commit.author,
+                committed_at=commit.committed_at,
                 knobs=values["knobs"],
                 stages=values["stages"],
                 evaluation=values["evaluation"],
@@ -143,12 +145,29 @@ def read_runs(root: Path, names: Sequence[str], *, policy: str = "policy") -> li
                 resampling=values["resampling"],
                 seed_rates={one: values["arms"].seed_rates(policy, values["knobs"], one) for one in Measure},
                 problems=[problem for problem in problems.values() if problem],
-                is_dirty=name in with_edits,
+                is_dirty=full_name(root, name) in edited,
                 costs=_costs_of(values["stages"], values["costs"]),
-                root=root,
             )
         )
     return runs
+
+
+class _Commit(NamedTuple):
+    """`committed_at` has its zone: `2026-11-23T15:05:01+08:00`."""
+
+    id: str
+    author: str
+    committed_at: str
+
+
+def _commit(root: Path, name: str) -> _Commit:
+    """The commit of a branch, tag or hash."""
+    git(root, "rev-parse", "--git-dir")  # refuses a folder that is in no repository
+    try:
+        commit = git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+        return _Commit(*git(root, "show", "--no-patch", "--format=%H%x00%an%x00%cI", commit).split("\0"))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"git knows no branch, tag or commit of the name {name!r}") from error
 
 
 def _costs_of(stages: Mapping[str, LockedStage], records: Mapping[tuple[str, str], Cost]) -> dict[str, Cost]:
@@ -156,20 +175,6 @@ def _costs_of(stages: Mapping[str, LockedStage], records: Mapping[tuple[str, str
     not."""
     keys = {name: stage.key for name, stage in stages.items()} if records else {}
     return {name: records[name, key] for name, key in keys.items() if (name, key) in records}
-
-
-def _read_once(
-    root: Path, files: Sequence["_File"], blobs: Sequence[str | None]
-) -> dict[tuple[str, str | None], tuple[Any, str]]:
-    """Values of `blobs`, by the file's path and the hash; they are of `files` in turn."""
-    read: dict[tuple[str, str | None], tuple[Any, str]] = {(file.path, None): file.read(None) for file in files}
-    readers: dict[str, dict[str, _File]] = {}
-    for file, blob in zip(itertools.cycle(files), blobs, strict=False):
-        if blob is not None:
-            readers.setdefault(blob, {})[file.path] = file
-    for blob, content in read_objects(root, readers):
-        read |= {(path, blob): file.read(content) for path, file in readers[blob].items()}
-    return read
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,10 +228,3 @@ def _stages(content: bytes) -> tuple[dict[str, LockedStage], str]:
         name = block.partition(":\n")[0].strip("'\"")
         stages[name] = LockedStage(dict(_HASHED.findall(read)), dict(_HASHED.findall(written)))
     return stages, "" if stages or not content.strip() else " names no stage: it is no dvc.lock"
-
-
-def _signatures(root: Path, commits: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Author and time of each commit, with its zone: `2026-11-23T15:05:01+08:00`."""
-    text = git(root, "rev-list", "--no-walk", "--stdin", "--format=%H%x00%an%x00%cI", text="\n".join(commits))
-    rows = [line.split("\0") for line in text.splitlines()[1::2]]  # git names each commit in a line before
-    return {commit: (author, committed_at) for commit, author, committed_at in rows}

@@ -18,7 +18,6 @@ from posttrain.evals.significance import (
 )
 from posttrain.report.comparison.runs import RunResults
 from posttrain.report.knobs import knobs_that_differ, setting_of
-from posttrain.report.prices import Price
 from posttrain.report.run_reader import Measure
 from posttrain.runtime.exits import DataError
 
@@ -28,12 +27,11 @@ _TRAINING = "train_policy"
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Cost of a run, or mean over several, with the results that it has from a cache. `money` is
-    None without a price; without `is_whole` some stages have left no record, and it took more."""
+    """Cost of a run, or mean over several, with the results that it has from a cache. Without
+    `is_whole` some stages have left no record, and it took more."""
 
     hours: float
     gpu_hours: float
-    money: float | None
     is_whole: bool
 
 
@@ -63,9 +61,7 @@ class Setting:
     spent_by_run: Sequence[Spent | None]
 
 
-def compare_settings(
-    runs: Sequence[RunResults], *, margin: float = MARGIN, price: Price | None = None
-) -> list[Setting]:
+def compare_settings(runs: Sequence[RunResults], *, margin: float = MARGIN) -> list[Setting]:
     """Compare settings with that of the first run, the baseline, which stands first; the others
     follow as they were named. A branch without results is a setting with a problem.
 
@@ -95,8 +91,8 @@ def compare_settings(
             measure=measure,
             difference=differences.get(index),
             problem=problems.get(index, ""),
-            spent=_spent(group, price),
-            spent_by_run=[_spent([run], price) for run in group],
+            spent=_spent(group),
+            spent_by_run=[_spent([run]) for run in group],
         )
         for index, group in enumerate(settings)
     ]
@@ -124,7 +120,7 @@ def _success(counted: Sequence[RunResults], measure: Measure) -> tuple[float, fl
         return None
 
 
-def _spent(runs: Sequence[RunResults], price: Price | None) -> Spent | None:
+def _spent(runs: Sequence[RunResults]) -> Spent | None:
     known = [run for run in runs if run.costs]
     if not known:
         return None
@@ -132,7 +128,6 @@ def _spent(runs: Sequence[RunResults], price: Price | None) -> Spent | None:
     return Spent(
         hours=sum(one.all_s for one in costs) / 3600 / len(known),
         gpu_hours=sum(one.gpu_hours for one in costs) / len(known),
-        money=price.of(costs) / len(known) if price else None,
         is_whole=all(run.costs.keys() == run.stages.keys() for run in known),
     )
 

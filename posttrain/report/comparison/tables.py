@@ -110,15 +110,13 @@ def has_strict(settings: Sequence[Setting]) -> bool:
 
 
 def spent_columns(settings: Sequence[Setting]) -> list[tuple[str, Callable[[Spent], float]]]:
-    """Titles and figures of the costs that some setting has: hours, GPU hours, money."""
+    """Titles and figures of the costs that some setting has: hours, GPU hours."""
     known = [setting.spent for setting in settings if setting.spent]
     columns: list[tuple[str, Callable[[Spent], float]]] = []
     if known:
         columns.append(("hours", lambda one: one.hours))
     if any(one.gpu_hours for one in known):
         columns.append(("GPU hours", lambda one: one.gpu_hours))
-    if any(one.money is not None for one in known):
-        columns.append(("cost", lambda one: one.money or 0.0))
     return columns
 
 

@@ -1,5 +1,5 @@
 """Tests of results that other tools wrote: the files beside are of real runs of Inspect 0.3.285,
-lm-eval 0.4.13 and promptfoo 0.121.20 on tasks of a line, answered by a script."""
+lm-eval 0.4.13 on tasks of a line, answered by a script."""
 
 import json
 import shutil
@@ -38,42 +38,8 @@ def test_lm_evals_samples_are_known_by_the_hash_of_their_document():
     assert "say 3" in b"".join(task.text for task in run.tasks.values()).decode()
 
 
-def test_a_promptfoo_file_holds_a_run_of_each_provider(tmp_path):
-    small, large = read_files(str(FILES / "promptfoo.json"))
-    assert [run.name.rpartition(": ")[2] for run in (small, large)] == ["small", "large"]
-    assert shares(small) == shares(large) == [0, 1, 1]
-    assert small.outcomes() == large.outcomes()
-
-
-def test_an_error_of_promptfoo_is_no_failure_and_a_failed_assertion_is_one(tmp_path):
-    """A result has `error` and `response` in both cases."""
-
-    def end_in_an_error(log):
-        answer = {"error": "API error: 400 Bad Request", "metadata": {}}
-        changed = {"error": answer["error"], "response": answer, "success": False, "failureReason": 2}
-        log["results"]["results"][0] |= changed
-
-    small, large = read_files(edited("promptfoo.json", end_in_an_error, tmp_path))
-    assert (shares(small), shares(large)) == ([0, 1], [0, 1, 1])
-    assert small.problems == [
-        "1 of 3 samples ended in an error or have no score: they are left out, and are no failures"
-    ]
-    assert large.problems == []
-
-
-def test_columns_of_promptfoo_that_are_called_the_same_are_runs_of_their_own(tmp_path):
-    def call_all_small(log):
-        for one in log["results"]["results"]:
-            one["provider"]["label"] = "small"
-
-    runs = read_files(edited("promptfoo.json", call_all_small, tmp_path))
-    assert [run.name.rpartition(": ")[2] for run in runs] == ["small (column 1)", "small (column 2)"]
-    assert [len(run.outcomes()) for run in runs] == [3, 3]
-
-
 def test_a_task_is_the_same_wherever_a_tool_places_it(tmp_path):
-    """Inspect numbers samples after it shuffled them, and draws an id for each message;
-    promptfoo describes a test by its row."""
+    """Inspect numbers samples after it shuffled them, and draws an id for each message."""
 
     def shuffle(log):
         for place, sample in enumerate(log["samples"]):
@@ -87,13 +53,6 @@ def test_a_task_is_the_same_wherever_a_tool_places_it(tmp_path):
     [first] = read_files(edited("inspect-a.json", shuffle, tmp_path))
     [second] = read_files(edited("inspect-a.json", shuffle_otherwise, tmp_path))
     assert first.outcomes() == second.outcomes()
-
-    def describe(log):
-        for place, one in enumerate(log["results"]["results"]):
-            one["testCase"]["description"] = f"Row #{place}"
-
-    described, _ = read_files(edited("promptfoo.json", describe, tmp_path))
-    assert described.outcomes() == read_files(str(FILES / "promptfoo.json"))[0].outcomes()
 
 
 def test_files_with_commas_between_are_seeds_of_one_setting(tmp_path):
@@ -131,7 +90,7 @@ def test_a_run_that_did_not_end_well_says_so_and_what_it_scored_counts(tmp_path)
         log["samples"][3]["invalidation"] = {"reason": "a wrong prompt"}
 
     [run] = read_files(edited("inspect-a.json", break_off, tmp_path))
-    left_out = "4 of 10 samples ended in an error or have no score: they are left out, and are no failures"
+    left_out = "4 of 10 plays ended in an error or have no score: they are left out, and are no failures"
     assert run.problems == ["the run ended as error", left_out]
 
 
@@ -291,7 +250,7 @@ def test_a_sample_is_unpacked_no_further_than_its_archive_says(tmp_path, method,
         archive.writestr("samples/1_epoch_1.json", pack(b" " * 100 * 2**20))
         archive.infolist()[1].compress_type, archive.infolist()[1].file_size = method, size
     tracemalloc.start()
-    with pytest.raises(DataError, match="is not what its archive says it is"):
+    with pytest.raises(DataError, match=r"is not what its archive says it is|Bad CRC"):
         read_files(str(tmp_path / "bomb.eval"))
     assert tracemalloc.get_traced_memory()[1] < 20 * 2**20
     tracemalloc.stop()
