@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from posttrain.models.call_formats.choice import HERMES
 from posttrain.models.call_formats.format import Schemas, ToolCallFormat, replace_lone_surrogates
+from posttrain.models.call_formats.json_formats import Hermes
 from posttrain.models.chat_template import THOUGHT
 from posttrain.models.rendering import ChatRenderer
 from posttrain.models.special_token_escape import BREAK
@@ -26,6 +26,7 @@ from posttrain.types import Message, ToolCall, in_order_of_calls
 NONE, REASONING, CALL, TEXT = 0, 1, 2, 3
 # messages, tools, and the positions of assistant messages that get no loss
 Conversation = tuple[Sequence[Message], Schemas] | tuple[Sequence[Message], Schemas, Collection[int]]
+_HERMES: ToolCallFormat = Hermes()
 Segment = tuple[Literal["agent", "given"], str]
 
 # Encoded results are cached: the episodes of a group get the same results of the same tools, and
@@ -181,7 +182,7 @@ class ChatCodec:
 
 
 def parse_assistant(
-    text: str, call_format: ToolCallFormat = HERMES, *, thought: tuple[str, str] = THOUGHT, tools: Schemas = ()
+    text: str, call_format: ToolCallFormat = _HERMES, *, thought: tuple[str, str] = THOUGHT, tools: Schemas = ()
 ) -> Message:
     """Parse the text of an assistant message (stop token removed): reasoning between the `thought`
     markers, then content and calls. Never raises.

@@ -28,10 +28,8 @@ class OptimizerPair(torch.optim.Optimizer):
         # the parts' own dicts, which super() copied: a rate set here is a rate set there
         self.param_groups = [*muon.param_groups, *adamw.param_groups]
 
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One step of both; a closure is not supported."""
-        if closure is not None:
-            raise ValueError("a closure would run once per optimizer: compute the loss before the step")
+    def step(self, _closure: Any = None) -> None:  # type: ignore[override]
+        """One step of both."""
         for part in self.parts:
             part.step()
 

@@ -12,14 +12,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from posttrain.models.call_formats.choice import FORMATS, detect_format
 from posttrain.models.call_formats.format import ToolCallFormat, is_nested_deep
+from posttrain.models.call_formats.json_formats import Hermes, Llama3Json, Mistral
+from posttrain.models.call_formats.pythonic import Pythonic
+from posttrain.models.call_formats.response_template import ResponseTemplateFormat, response_template_of
 from posttrain.models.chat_template import THOUGHT
 from posttrain.models.special_token_escape import SpecialTokenEscape
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.limits import reason
 from posttrain.types import Message, ToolCall
 
+FORMATS: tuple[ToolCallFormat, ...] = (Hermes(), Llama3Json(), Mistral(), Pythonic())
 _MARKER = "mark_5e1f0c"  # comes out of any template and of JSON as it went in, and stands in no conversation
 _TOOL = "tool_5e1f0c"
 _DATE = "26 Jul 2024"  # Llama's templates write it where they know no date, and else today's
@@ -219,7 +222,7 @@ class ChatRenderer:
                 except ConfigurationError:
                     continue  # a template that joins strings was given an object, or the other way round
                 found = found or (rendered if _MARKER in rendered else "")
-                if call_format := detect_format(self._tokenizer, _MARKER, rendered):
+                if call_format := self._format_of(rendered):
                     self._template_id = as_id
                     return call_format, wants_objects
         known = ", ".join(one.name for one in FORMATS)
@@ -230,6 +233,18 @@ class ChatRenderer:
             "trained to call tools in one of these, such as Qwen2.5 and Qwen3, or give one of ours as "
             "model.chat_template"
         )
+
+    def _format_of(self, rendered: str) -> ToolCallFormat | None:
+        """The format of the rendered probe call: one of FORMATS, or a response template's. Raises
+        ConfigurationError where that describes no calls."""
+        if known := next((one for one in FORMATS if one.placeholder(_MARKER, rendered) is not None), None):
+            return known
+        if _MARKER not in rendered or (template := response_template_of(self._tokenizer)) is None:
+            return None
+        try:
+            return ResponseTemplateFormat(template, self._added, _MARKER, rendered)
+        except ValueError:
+            return None
 
     def _find_may_repeat(self) -> bool:
         """True if a message may have several calls: Llama's templates refuse them, although its
