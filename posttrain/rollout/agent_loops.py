@@ -47,27 +47,12 @@ async def tools(episode: Episode, policy: Policy) -> StopReason:
     return StopReason.TURN_LIMIT
 
 
-async def single_turn(episode: Episode, policy: Policy) -> StopReason:
-    """One message and no further turn: its calls are run and answered."""
-    reply = await policy.reply(episode)
-    message = episode.add_reply(reply)
-    if message is not None and message.tool_calls:
-        episode.add_results(await run_calls(message.tool_calls, episode.tools, episode.limits))
-    return reply.stop or StopReason.DONE
-
-
-_LOOPS: dict[str, AgentLoop] = {"tools": tools, "single_turn": single_turn}
-
-
 def load_agent_loop(name: str) -> AgentLoop:
-    """`tools`, `single_turn`, or a loop of your own as `module:function`. Raises ConfigurationError
-    for a name that is none."""
-    if name in _LOOPS:
-        return _LOOPS[name]
+    """`tools`, or a loop of your own as `module:function`. Raises ConfigurationError for a name
+    that is none."""
+    if name == "tools":
+        return tools
     if ":" not in name:
-        raise ConfigurationError(
-            f"a task's agent_name is {name!r}; there are {' and '.join(_LOOPS)}, "
-            "and a loop of your own is written module:function"
-        )
+        raise ConfigurationError(f"a task's agent_name is {name!r}: it is tools or a loop of your own, module:function")
     loop: AgentLoop = load_named(name, knob="a task's agent_name is")
     return loop

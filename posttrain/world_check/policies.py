@@ -113,9 +113,7 @@ def play(domain: Domain, planned: Sequence[PlannedEpisode]) -> list[Trajectory]:
         batch = planned[start : start + MAX_AT_ONCE]
         # An agent that is a program of its own is not what is checked: its tasks are played by
         # calls.
-        tasks = [
-            one.task if one.task.agent_name == "single_turn" else replace(one.task, agent_name="tools") for one in batch
-        ]
+        tasks = [replace(one.task, agent_name="tools") for one in batch]
         policy = _PlannedPolicy(batch)
         trajectories += run_episodes(policy, tasks, domain=domain, limits=LIMITS, seeds=range(len(batch)))
     return [replace(trajectory, seed=0) for trajectory in trajectories]

@@ -1,6 +1,6 @@
 import torch
 
-from posttrain.rollout.engines.token_sampling import sample
+from posttrain.rollout.engines.torch_engine import sample
 
 QUARTERS = torch.tensor([0.25, 0.5, 0.25]).log()
 

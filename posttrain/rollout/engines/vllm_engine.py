@@ -13,6 +13,7 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -24,7 +25,6 @@ import torch
 from posttrain.models.adapters import is_adapted
 from posttrain.models.precision import compute_dtype
 from posttrain.rollout.engines.protocol import EngineFailed, GenerateRequest, Generation
-from posttrain.rollout.engines.routing import Router
 from posttrain.rollout.engines.vllm_server import BASE, ServerFailed, VllmServer
 from posttrain.rollout.engines.weight_files import WeightFiles
 from posttrain.runtime.exits import ConfigurationError, Interrupted
@@ -39,6 +39,46 @@ _CHECK_TOKENS = 8  # written behind each fixed prompt
 _CHECK_ROWS = 20  # of them scored in one forward pass
 _NUM_TRIES = 4  # of a message, each on another server where there is one
 _WATCH_S = 2.0
+
+
+class Router:
+    """Chooses the server of a message: the one that wrote the episode's last, which has its context
+    cached, else the one with the fewest requests in flight. It neither sends nor waits."""
+
+    def __init__(self) -> None:
+        self._up: dict[str, None] = {}  # in the order in which they came up: ties go to the first
+        self._in_flight = Counter[str]()
+        self._server_of: dict[str, str] = {}
+
+    @property
+    def up(self) -> tuple[str, ...]:
+        return tuple(self._up)
+
+    def set_up(self, url: str) -> None:
+        """Route to this server: it answers and has the current weights."""
+        self._up[url] = None
+
+    def set_down(self, url: str) -> None:
+        self._up.pop(url, None)
+
+    def choose(self, episode_id: str, *, avoid: Sequence[str] = ()) -> str | None:
+        """The server for the episode's next message, which then counts as in flight; None where
+        none is up. Those to `avoid` are taken only where all others are down."""
+        url = self._server_of.get(episode_id)
+        if url is None or url not in self._up or url in avoid:
+            candidates = [one for one in self._up if one not in avoid] or list(self._up)
+            url = min(candidates, key=lambda one: self._in_flight[one], default=None)
+        if url is not None:
+            self._server_of[episode_id] = url
+            self._in_flight[url] += 1
+        return url
+
+    def finish(self, url: str) -> None:
+        """Count a request that `choose` gave out as over."""
+        self._in_flight[url] -= 1
+
+    def release(self, episode_id: str) -> None:
+        self._server_of.pop(episode_id, None)
 
 
 class VllmEngine:

@@ -16,18 +16,15 @@ from safetensors.torch import save_file
 
 from posttrain.models.adapters import is_adapted
 from posttrain.models.precision import compute_dtype
-from posttrain.runtime.exits import ConfigurationError
 
 _NUM_KEPT = 2
 
 
 class WeightFiles:
-    """Writes `folder/<version>/`. Refuses a version whose tensors differ from the first's: a server
-    would accept it and write garbage."""
+    """Writes `folder/<version>/`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._shapes: dict[str, torch.Size] = {}
         self._written: list[Path] = []
 
     def write(self, model: Any, version: str) -> Path:
@@ -37,18 +34,10 @@ class WeightFiles:
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
         if is_adapted(model):
-            # With embedding layers, peft would look for the model's hub page each time.
+            # with embedding layers, peft would look for the model's hub page each time
             model.save_pretrained(target, safe_serialization=True, save_embedding_layers=False)
         else:
-            weights = full_weights(model)
-            shapes = {name: tensor.shape for name, tensor in weights.items()}
-            if self._shapes and shapes != self._shapes:
-                changed = min(name for name, _ in shapes.items() ^ self._shapes.items())
-                raise ConfigurationError(
-                    f"the tensor {changed!r} is not what it was in the first version; start the servers with this model"
-                )
-            self._shapes = shapes
-            save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
+            save_file(full_weights(model), target / "model.safetensors", metadata={"format": "pt"})
         self._written.append(target)
         for old in self._written[:-_NUM_KEPT]:
             shutil.rmtree(old, ignore_errors=True)
