@@ -8,15 +8,18 @@ episodes stop and it is raised.
 """
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
 
+from posttrain.data.schemas import trajectory_columns, trajectory_from_columns
 from posttrain.rollout.agent_loops import AgentFailed, AgentLoop, load_agent_loop
 from posttrain.rollout.engines.protocol import EngineFailed
 from posttrain.rollout.episode import Episode
 from posttrain.rollout.params import AgentParams
 from posttrain.rollout.policy import Policy
 from posttrain.rollout.tool_calls import ToolFailed
-from posttrain.runtime.exits import Interrupted
+from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.runtime.limits import MAX_FAILURE_CHARS, clip
 from posttrain.types import StopReason, Task, Trajectory
 from posttrain.worlds.protocol import ClosableWorld, Domain, WorldFailed
@@ -80,6 +83,68 @@ def run_episodes(
     # One iterator shared by all coroutines: each takes the next index when its episode has ended.
     asyncio.run(_all_or_nothing([run_next() for _ in range(min(MAX_OPEN, len(tasks)))]))
     return [trajectories[index] for index in range(len(tasks))]
+
+
+def resume_episodes(
+    policy: Policy,
+    tasks: Sequence[Task],
+    file: Path,
+    *,
+    domain: Domain,
+    limits: AgentParams,
+    seeds: Sequence[int],
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Trajectory]:
+    """`run_episodes` for a policy that costs money (an endpoint) and has no tokens: each episode is
+    appended to `file` as it ends, and those that stand there are not run again.
+
+    Not taken from there, but run again: lines that cannot be read (the last one, after a kill),
+    aborted episodes, and those of another order of tasks or seeds.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    found = _read_episodes(file, tasks, seeds)
+    missing = [index for index in range(len(tasks)) if index not in found]
+    with file.open("ab") as lines:
+
+        def append(place: int, trajectory: Trajectory) -> None:
+            text = json.dumps({"index": missing[place], **trajectory_columns(trajectory)}, ensure_ascii=False)
+            # half of a surrogate pair becomes JSON's escape of it
+            lines.write(text.encode("utf-8", "backslashreplace") + b"\n")
+            lines.flush()
+
+        run = run_episodes(
+            policy,
+            [tasks[index] for index in missing],
+            domain=domain,
+            limits=limits,
+            seeds=[seeds[index] for index in missing],
+            progress=(lambda done, _: progress(len(found) + done, len(tasks))) if progress else None,
+            on_end=append,
+        )
+    by_index = found | dict(zip(missing, run, strict=True))
+    return [by_index[index] for index in range(len(tasks))]
+
+
+def _read_episodes(file: Path, tasks: Sequence[Task], seeds: Sequence[int]) -> dict[int, Trajectory]:
+    """Whole episodes of these tasks and seeds by index."""
+    try:
+        content = file.read_bytes() if file.exists() else b""
+    except OSError as error:
+        raise ConfigurationError(
+            f"{file} holds earlier episodes and cannot be read ({error.strerror}): move it away and run again"
+        ) from error
+    if content and not content.endswith(b"\n"):  # a kill cut the last line off: no next one belongs to it
+        file.write_bytes(content + b"\n")
+    found = {}
+    for line in content.splitlines():
+        try:
+            record = json.loads(line)
+            index, trajectory = int(record["index"]), trajectory_from_columns(record)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            continue
+        if index < len(tasks) and (trajectory.task_id, trajectory.seed) == (tasks[index].task_id, seeds[index]):
+            found[index] = trajectory
+    return found
 
 
 async def _all_or_nothing(coroutines: Sequence[Coroutine[object, object, None]]) -> None:
