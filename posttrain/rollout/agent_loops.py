@@ -1,8 +1,8 @@
 """Agent loops: coroutines that run one episode, turn by turn, chosen by the task's `agent_name`.
 
-A loop asks the policy for a message, runs its tool calls, and returns the reason of the end. It may
-raise EngineFailed, ToolFailed, WorldFailed or AgentFailed: the episode is aborted and run again.
-Any other exception is our bug: all episodes stop and it is raised.
+A loop asks the policy for a message, runs its tool calls, and returns the reason of the end.
+EngineFailed, ToolFailed, WorldFailed and AgentFailed abort the episode; any other exception is our
+bug.
 """
 
 from collections.abc import Awaitable, Callable
@@ -18,15 +18,12 @@ AgentLoop = Callable[[Episode, Policy], Awaitable[StopReason]]
 
 
 class AgentFailed(Exception):
-    """The agent's own program raised. The episode is aborted: it says nothing about the policy."""
+    """The agent's own program raised. The episode is aborted."""
 
 
 async def tools(episode: Episode, policy: Policy) -> StopReason:
-    """ReAct (arXiv 2210.03629) with tool calls: a message with calls is answered by their results,
-    one without by the user; no answer is the end.
-
-    Every call is answered, also in the last turn, so that records are paired.
-    """
+    """ReAct (arXiv 2210.03629): a message with calls is answered by their results, one without by
+    the user; no answer is the end. Calls of the last turn are answered too: records are paired."""
     for _ in range(episode.limits.max_turns):
         reply = await policy.reply(episode)
         message = episode.add_reply(reply)

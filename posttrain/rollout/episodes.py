@@ -1,10 +1,9 @@
 """Runs many episodes at once, one coroutine each.
 
-The agent's mistake is a tool message that it reads. A limit ends the episode and is recorded
-as its `stop_reason`. An episode that ended through no doing of the agent's (engine gone, tool or
-program broken) is aborted: it is run once more from the start, then recorded as aborted, and
-more than `agent.max_aborted_frac` of them is one error. Any other exception is our bug: all
-episodes stop and it is raised.
+The agent's mistake is a tool message; a limit ends the episode as its `stop_reason`. An episode
+whose engine, tool or program broke is aborted: it is run once more, then recorded as aborted, and
+more than `agent.max_aborted_frac` of them is one error. Any other exception is our bug: all stop
+and it is raised.
 """
 
 import asyncio
@@ -44,12 +43,11 @@ def run_episodes(
     progress: Callable[[int, int], None] | None = None,
     on_end: Callable[[int, Trajectory], None] | None = None,
 ) -> list[Trajectory]:
-    """Run one episode of `tasks[i]` with `seeds[i]` for every i, all at once; returns trajectories
-    in the order of the tasks.
+    """Run one episode of `tasks[i]` with `seeds[i]` for every i, all at once; trajectories in that
+    order.
 
-    A task may stand several times (a group); its episodes differ by their seeds. `progress(done,
-    total)` is called as episodes end, and `on_end(i, trajectory)` for those that are not aborted.
-    Raises ValueError where the two lengths differ, Interrupted where too many episodes were
+    A task may stand several times (a group). `progress(done, total)` is called as episodes end, and
+    `on_end(i, trajectory)` for those that are not aborted. Raises Interrupted where too many were
     aborted. Not to be called from a running event loop.
     """
     if len(tasks) != len(seeds):
@@ -149,7 +147,7 @@ def _read_episodes(file: Path, tasks: Sequence[Task], seeds: Sequence[int]) -> d
 
 async def _all_or_nothing(coroutines: Sequence[Coroutine[object, object, None]]) -> None:
     """Run coroutines together; the first failure cancels the others and is raised as itself, not in
-    an ExceptionGroup as by asyncio.TaskGroup: its type carries the exit code."""
+    asyncio.TaskGroup's ExceptionGroup: its type carries the exit code."""
     running = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
         await asyncio.gather(*running)
@@ -160,8 +158,7 @@ async def _all_or_nothing(coroutines: Sequence[Coroutine[object, object, None]])
 
 
 async def _run_episode(episode: Episode, policy: Policy, loop: AgentLoop) -> Trajectory:
-    """Run one episode: the world's opening messages, the agent loop, the world's grade. Where
-    world, tool, engine or agent program fails, the episode is aborted."""
+    """The world's opening messages, the agent loop, the world's grade."""
     try:
         await episode.open()
         return await episode.graded(await _run_loop(episode, policy, loop))
@@ -174,8 +171,8 @@ async def _run_episode(episode: Episode, policy: Policy, loop: AgentLoop) -> Tra
 
 
 async def _run_loop(episode: Episode, policy: Policy, loop: AgentLoop) -> Trajectory:
-    """Run the agent loop under the time limit, which begins with the agent's first message: an
-    episode that waits for its place in the batch loses no time."""
+    """Run the agent loop under the time limit, which begins with the agent's first message: waiting
+    for a place in the batch costs no time."""
     try:
         async with asyncio.timeout(None) as clock:
             episode.on_first_reply = lambda: clock.reschedule(

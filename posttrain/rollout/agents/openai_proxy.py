@@ -1,11 +1,9 @@
-"""Runs an agent written with the plain `openai` client: it gets a base URL on this machine behind
+"""Runs an agent written with the plain `openai` client against a base URL on this machine, behind
 which the policy writes.
 
-One server per batch of episodes, in the engine's event loop: started by the first episode, stopped
-by the last. Each episode has an address of its own that nobody can guess, and the batch a key, so
-that no other process of this machine can act for an episode. Errors are answered with a status that
-clients do not retry (400): the reason of an end is kept with the episode, and a retry would hide it
-or cost a turn.
+One server per batch of episodes, in the engine's event loop. Each episode has an address that
+nobody can guess, and the batch a key, so that no other process of this machine can act for an
+episode. Errors have a status that clients do not retry (400): a retry would cost a turn.
 """
 
 import asyncio
@@ -53,8 +51,6 @@ _SETTINGS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class _Home:
-    """The host of an episode's tools, with its loop and thread."""
-
     host: AgentHost
     loop: asyncio.AbstractEventLoop
     thread: threading.Thread
@@ -62,12 +58,11 @@ class _Home:
 
 @dataclass(frozen=True, slots=True)
 class AgentTask:
-    """The argument of an agent: base URL, key and model of the policy, the conversation to answer,
-    and the tools. `messages` and `tools` are in OpenAI's form.
+    """The argument of an agent: base URL, key and model of the policy, the conversation to answer
+    and the tools, in OpenAI's form.
 
     `call_tool(name, arguments)` runs a tool of the episode and returns the text for the model;
-    `arguments` is the JSON text as the model wrote it, and where it is malformed the result says
-    so. It is for agents that run in a thread; a coroutine awaits `acall_tool`.
+    `arguments` is the JSON text as the model wrote it. A coroutine awaits `acall_tool`.
     """
 
     base_url: str
@@ -78,8 +73,8 @@ class AgentTask:
     _home: _Home
 
     def call_tool(self, name: str, arguments: str) -> str:
-        """Raises EpisodeOver where the episode is over, RuntimeError where it is called in the
-        event loop that it would wait for."""
+        """Run a tool, for threads. Raises EpisodeOver, and RuntimeError in the event loop that it
+        would wait for."""
         if threading.current_thread() is self._home.thread:
             raise RuntimeError(
                 "call_tool would wait for the event loop that it holds up: in a coroutine, `await task.acall_tool(…)`"
@@ -95,12 +90,12 @@ Agent = Callable[[AgentTask], None] | Callable[[AgentTask], Coroutine[Any, Any, 
 
 
 def openai_loop(agent: Agent) -> AgentLoop:
-    """The agent loop of a function of an `AgentTask`, which answers the user and returns. Its
-    return value is not read: the requests to the policy are recorded.
+    """The agent loop of a function of an `AgentTask`, which answers the user and returns; the
+    requests to the policy are recorded.
 
     A plain function runs in a thread of its own, and may use the blocking client. A coroutine
-    function runs in the event loop that also serves its requests: it must use `AsyncOpenAI`, and
-    block nowhere.
+    function shares the event loop that serves its requests: it must use `AsyncOpenAI`, and block
+    nowhere.
     """
     proxy = Proxy()
 
@@ -158,8 +153,7 @@ class Proxy:
 
 
 class _Server(uvicorn.Server):
-    """HTTP server that listens as soon as it is made: connections wait until the event loop serves
-    them."""
+    """Listens as soon as it is made: connections wait until the event loop serves them."""
 
     def __init__(self) -> None:
         self.hosts: dict[str, AgentHost] = {}

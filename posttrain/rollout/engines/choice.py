@@ -45,7 +45,6 @@ def make_engine(
 
 
 def is_elsewhere() -> bool:
-    """True where servers generate and not this process."""
     return os.environ.get("POSTTRAIN_ENGINE", "torch") != "torch"
 
 

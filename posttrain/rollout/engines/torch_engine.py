@@ -2,12 +2,12 @@
 training.
 
 An episode keeps its slot from its first message to its release, so a turn reads only the tokens
-that came since the last one. Episodes without a slot wait in the order of their arrival, which
-bounds the memory by the slots; an episode that is busy elsewhere (a slow tool) gives its slot to
-one that waits, and reads its context again when it comes back. The order of computation depends on
-the order of requests and on token counts, never on the clock: the engine gathers requests until the
-event loop has nothing left to run, then writes one token in every slot that has a message to write.
-So with tools that answer at once two runs make the same batches, and the same bits.
+that came since the last one. Episodes without a slot wait in the order of their arrival; one that
+is busy elsewhere (a slow tool) gives its slot to one that waits, and reads its context again when
+it comes back. The order of computation depends on the order of requests and on token counts, never
+on the clock: requests are gathered until the event loop has nothing left to run, then one token is
+written in every slot that has a message to write. So with tools that answer at once two runs make
+the same bits.
 """
 
 import asyncio
@@ -27,14 +27,11 @@ _MIN_SHARED = 16  # a common prefix shorter than this is computed again rather t
 
 
 class TorchEngine:
-    """Generates for one model. It copies the weights when made and in `refresh_weights`, which is
-    to be called after every optimizer step. While it sleeps it holds neither weights nor a
-    cache."""
+    """Generates for one model, whose weights it copies when made and in `refresh_weights`."""
 
     def __init__(self, model: nn.Module, *, num_slots: int, max_context_tokens: int) -> None:
-        """A slot's cache has 2 · layers · KV heads · head size · `max_context_tokens` numbers; on a
-        GPU there are fewer than `num_slots` where a third of the free memory has no room for them.
-        Raises ConfigurationError for an unsupported model."""
+        """On a GPU there are fewer slots than `num_slots` where a third of the free memory has no
+        room for them. Raises ConfigurationError for an unsupported model."""
         self.policy_version = 0
         weights = fuse(model)
         if weights.embedding.is_cuda:
@@ -54,12 +51,8 @@ class TorchEngine:
         self._pump: asyncio.Task[None] | None = None
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """Raises ValueError for a request that no slot can hold, or a second one of an episode
-        whose message is still being written.
-
-        A cancelled caller gives the message up: the episode keeps its slot and may ask again at
-        once.
-        """
+        """Raises ValueError for a request that no slot can hold. A cancelled caller gives the
+        message up: the episode keeps its slot and may ask again at once."""
         self._check(request)
         self._num_arrivals += 1
         was_evicted = request.episode_id in self._evicted
@@ -114,8 +107,8 @@ class TorchEngine:
         return self._awake
 
     def _give_up(self, episode_id: str) -> "asyncio.Future[Generation] | None":
-        """Stop writing an episode's message. Its slot keeps its tokens, which the next context is
-        compared with."""
+        """Stop writing an episode's message. Its slot keeps its tokens, to compare the next context
+        with."""
         future = self._futures.pop(episode_id, None)
         if future is not None:
             self._ready = [request for request in self._ready if request.episode_id != episode_id]
@@ -143,7 +136,7 @@ class TorchEngine:
             raise ValueError(f"episode {request.episode_id!r} is still writing a message")
 
     async def _run(self) -> None:
-        """Write until every episode has its message. A failure is raised where each of them
+        """Write until every episode has its message; a failure is raised where each of them
         waits."""
         try:
             while self._futures:
@@ -165,7 +158,7 @@ class TorchEngine:
             await asyncio.sleep(0)
 
     def _admit(self) -> None:
-        """Put every request that has or gets a slot into it, and read their contexts except the
+        """Put every request that has or gets a slot into it, and read their contexts but for the
         last token, which the next step reads."""
         admitted = self._ready
         self._ready = []
@@ -181,8 +174,8 @@ class TorchEngine:
             slots = self._read_wave(slots)
 
     def _evict(self) -> bool:
-        """Free the slot with the shortest context among those with nothing to write: it is cheapest
-        to read again. False where there is none."""
+        """Free the idle slot with the shortest context, cheapest to read again. False where there
+        is none."""
         idle = np.flatnonzero(~self._table.is_writing_S)
         if len(idle) == 0:
             return False
@@ -225,8 +218,8 @@ class TorchEngine:
         return deferred
 
     def _step(self) -> None:
-        """Write one token in every slot in use. In a slot that has nothing to write the last token
-        is read once more, to no effect."""
+        """Write one token in every slot in use; in an idle one the last token is read again, to no
+        effect."""
         table = self._table
         used = np.arange(table.num_used)
         length_N = table.length_S[: table.num_used]

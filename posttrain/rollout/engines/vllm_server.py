@@ -1,10 +1,8 @@
 """HTTP client of one vLLM server: generate by token ids, load weights, and ask which weights it
 has.
 
-Written for vLLM 0.32's token endpoint `/inference/v1/generate` (`--enable-scale-out`) and its
-development endpoints (`VLLM_SERVER_DEV_MODE=1`), which answer without a key: such a server belongs
-on a network that only trusted machines reach. SGLang's `/generate` with `input_ids` and
-`/update_weights_from_disk` fit the same contract; nobody has run them here.
+Written for vLLM 0.32's token endpoint (`--enable-scale-out`) and its development endpoints
+(`VLLM_SERVER_DEV_MODE=1`), which answer without a key: only trusted machines may reach it.
 """
 
 import json
@@ -30,13 +28,12 @@ _LEAST_LOGPROB = -1e4  # servers write -9999 for what has none; a token that was
 
 
 class ServerFailed(Exception):
-    """The server did not answer in time, broke off, or gave a nonsensical answer: another server
-    may do better."""
+    """The server did not answer in time, broke off, or gave a nonsensical answer."""
 
 
 class VllmServer:
-    """Client of one server. Raises ServerFailed where the server is to blame, ConfigurationError
-    where it refuses the request itself."""
+    """Raises ServerFailed where the server is to blame, ConfigurationError where it refuses the
+    request itself."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession, *, timeout_s: float) -> None:
         self.url = url
@@ -44,8 +41,8 @@ class VllmServer:
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(timeout_s, 10))
 
     async def write(self, request: GenerateRequest, *, model: str) -> tuple[list[int], list[float], str, list[str]]:
-        """Generate one message: token ids, their log-probabilities, vLLM's finish reason, and the
-        names of the weights that wrote them, in order.
+        """One message: token ids, their log-probabilities, vLLM's finish reason, and the names of
+        the weights that wrote them.
 
         The seed of a request combines the episode's with the position where it begins: vLLM has no
         random stream that goes on over turns.
@@ -88,8 +85,8 @@ class VllmServer:
         return str((await self._request("GET", "/weight_info")).get("weight_version"))
 
     async def load_weights(self, folder: Path, *, version: str, is_adapter: bool) -> None:
-        """Load weights for every message that begins after this. Messages in flight are finished by
-        the old ones; the cache is emptied."""
+        """Load weights for every message that begins after this; those in flight are finished by
+        the old ones."""
         # `wait`: messages in flight are finished by the weights that began them.
         await self._post("/pause?mode=wait")
         if is_adapter:
@@ -101,7 +98,7 @@ class VllmServer:
 
     async def _load_adapter(self, folder: Path, version: str) -> None:
         """Load a LoRA adapter named by its version, and unload all others. Not `load_inplace` under
-        one name: vLLM 0.32 would then read the file again at every token."""
+        one name: vLLM 0.32 would read the file again at every token."""
         loaded = {model["id"] for model in (await self._request("GET", "/v1/models")).get("data", [])} - {BASE}
         if version not in loaded:
             await self._post("/v1/load_lora_adapter", {"lora_name": version, "lora_path": str(folder)})
