@@ -42,7 +42,7 @@ def load_model(path: Path, *, dtype: Dtype = "float32") -> Any:
 
 
 def load_on_cpu(path: Path, *, dtype: Dtype = "float32") -> Any:
-    """The causal LM of a folder in main memory, for a trainer that shards it, or to be saved."""
+    """The causal LM of a folder in main memory."""
     return load_sound(AutoModelForCausalLM, path, dtype=dtype)
 
 
@@ -53,8 +53,7 @@ def load_quantised(path: Path, quantization: Literal["int8", "nf4"], *, dtype: D
 
 
 def load_codec(path: Path) -> ChatCodec:
-    """The codec of a folder's tokenizer and chat template. Raises ConfigurationError where either
-    is missing."""
+    """Raises ConfigurationError where the folder has no tokenizer or chat template."""
     return ChatCodec(_tokenizer(path))
 
 
@@ -135,8 +134,8 @@ def first_line(error: Exception) -> str:
 
 
 def load_sound(kind: Any, folder: Path, *, name: str = "", dtype: Dtype, **how: Any) -> Any:
-    """Load a folder, called `name` in messages, by `load_exactly`. Raises ConfigurationError where
-    the folder is unsafe or cannot be loaded exactly, DataError where its weights are cut off."""
+    """Load a folder, called `name` in messages. Raises ConfigurationError where it is unsafe or
+    cannot be loaded exactly, DataError where its weights are cut off."""
     refuse_unsafe_folder(folder)
     name = name or str(folder)
     how |= {"use_safetensors": True, "local_files_only": True, "trust_remote_code": False}
@@ -152,8 +151,8 @@ def load_sound(kind: Any, folder: Path, *, name: str = "", dtype: Dtype, **how: 
 
 def load_exactly(kind: Any, source: str, *, name: str, new: Collection[str] = (), **how: Any) -> Any:
     """`kind.from_pretrained` in evaluation mode. Raises ConfigurationError where weights are
-    missing, left over, of another shape, or not finite. The weights named in `new`, a head, may be
-    missing where the folder is of another class without it."""
+    missing, left over, misshapen or not finite; those named in `new`, a head, may be missing in a
+    folder of another class."""
     disable_progress_bar()
     logging.getLogger("transformers.modeling_utils").addFilter(_is_no_report)
     # weights of another shape are refused below, with their names

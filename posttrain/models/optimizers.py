@@ -19,8 +19,7 @@ OTHERS_RATE = 0.3
 
 
 class OptimizerPair(torch.optim.Optimizer):
-    """Muon and AdamW as one optimizer, so that a scheduler, TRL or a checkpoint sees the groups of
-    both."""
+    """Muon and AdamW as one optimizer: a scheduler, TRL or a checkpoint sees the groups of both."""
 
     def __init__(self, muon: torch.optim.Optimizer, adamw: torch.optim.Optimizer) -> None:
         self.parts = (muon, adamw)

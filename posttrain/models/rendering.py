@@ -74,17 +74,16 @@ class ChatRenderer:
         return self._texts[message]
 
     def names_of(self, messages: Sequence[Message], calls: Sequence[ToolCall]) -> tuple[str, ...]:
-        """The tool's name of each result among `messages`, "f" where none of `calls` has its id;
-        empty where the template does not write names."""
+        """The tool's name of each result, "f" where no call has its id; empty where the template
+        writes none."""
         if not self._names_results:
             return ()
         names = {call.id: self._escape.escape(call.name) for call in calls}
         return tuple(names.get(message.tool_call_id or "", "f") for message in messages if message.role == "tool")
 
     def between(self, messages: Sequence[Message], names: Sequence[str] = ()) -> str:
-        """The text between an agent's stop token and its next message: tool results, whose names
-        are `names`, or the user's text, and the generation prompt. It is the end of a rendering
-        with a stand-in for the agent's message."""
+        """The text between an agent's stop token and its next message: the end of a rendering with
+        a stand-in for the agent's message."""
         end = self._text_end
         if any(message.role == "tool" for message in messages):
             results = [(index, message) for index, message in enumerate(messages) if message.role == "tool"]
@@ -143,7 +142,7 @@ class ChatRenderer:
 
     def _with_arguments(self, message: Message) -> dict[str, Any]:
         """Arguments as objects where the template wants them; text that is no object gets a
-        placeholder, which it replaces once rendered."""
+        placeholder."""
         content = message.to_openai()
         if message.tool_calls:
             content["tool_calls"] = [
@@ -161,7 +160,7 @@ class ChatRenderer:
         return _as_object(arguments, index) if self.call_format.writes_objects else _placeholder(index)
 
     def _with_reasoning(self, content: dict[str, Any]) -> dict[str, Any]:
-        """The message with its reasoning in the content where the template has no place for it."""
+        """The reasoning goes into the content where the template has no place for it."""
         if self._has_reasoning or "reasoning_content" not in content:
             return content
         text = "\n\n" + content["content"] if content["content"] else ""
@@ -170,8 +169,8 @@ class ChatRenderer:
         return {**others, "content": reasoning + text}
 
     def _find_text_end(self) -> str:
-        """The token that the template writes behind an agent's text; where it writes none, the one
-        that begins the user's next turn, which the agent then writes itself."""
+        """The token behind an agent's text; where there is none, the one that begins the user's
+        turn."""
         probe = {"role": "assistant", "content": _MARKER}
         behind = self._render([_USER, probe]).partition(_MARKER)[2]
         if ids := self._tokenizer(behind, add_special_tokens=False)["input_ids"]:
@@ -186,8 +185,7 @@ class ChatRenderer:
         return token
 
     def _find_call_end(self) -> tuple[str, bool]:
-        """The token behind a call, another one where results stand in the agent's own turn; and
-        whether results are written with the name of their tool."""
+        """The token behind a call; and whether results are written with the name of their tool."""
         call_id = self._template_id("call_0")
         arguments = self._arguments(_MARKER, _MARKER)
         before = {"role": "assistant", "content": "", "tool_calls": [_call(call_id, _TOOL, arguments)]}
@@ -247,8 +245,8 @@ class ChatRenderer:
             return None
 
     def _find_may_repeat(self) -> bool:
-        """True if a message may have several calls: Llama's templates refuse them, although its
-        models write them."""
+        """True if a message may have several calls: Llama's templates refuse them, its models write
+        them."""
         calls = [ToolCall(f"call_{number}", "f", "{}") for number in range(2)]
         try:
             self._render([_USER, self._with_arguments(Message("assistant", "", None, tuple(calls)))])
