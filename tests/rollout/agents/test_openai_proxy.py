@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 import threading
 
 import openai
@@ -301,14 +300,6 @@ def test_a_program_that_raises_loses_its_episode_and_no_other(mistake, failure):
     lost, played = play_with(policy, mixed(raising, react), limits=LOST_ALLOWED, seeds=[1, 2])
     assert (lost.stop_reason, played.stop_reason) == (StopReason.AGENT_FAILED, StopReason.DONE)
     assert lost.failure.startswith(failure)
-
-
-def test_a_program_in_a_thread_that_exits_loses_its_episode():
-    def leave(task):
-        sys.exit("bye")
-
-    with pytest.raises(Exception, match="agent_failed: RuntimeError: the agent's program exited with 'bye'"):
-        play(leave)
 
 
 def test_a_coroutine_that_would_block_its_own_loop_is_told_so():
