@@ -18,10 +18,9 @@ from posttrain.models.loading import load_codec, load_model
 from posttrain.provenance.costs import processor_kind
 from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.rollout.episode_sampler import Player, ScoredWorld, Stream, episode_seeds
-from posttrain.rollout.episodes import run_episodes
+from posttrain.rollout.episodes import resume_episodes, run_episodes
 from posttrain.rollout.openai_policy import OpenAiPolicy
 from posttrain.rollout.policy import expert_policy
-from posttrain.rollout.resume import resume_episodes
 from posttrain.runtime.endpoint_limits import ChatParameters
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces

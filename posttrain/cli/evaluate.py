@@ -79,8 +79,8 @@ def _endpoint_player(
     account: "Account",
     parameters: "ChatParameters",
 ) -> "Player":
+    from posttrain.rollout.episodes import resume_episodes
     from posttrain.rollout.openai_policy import OpenAiPolicy
-    from posttrain.rollout.resume import resume_episodes
 
     scored = world.scored
 

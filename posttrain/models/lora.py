@@ -15,7 +15,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor, nn
 from torch.nn import functional
 
-from posttrain.models.adapters import behind_adapters, dense_layer, is_adapted_layer
+from posttrain.models.adapters import behind_adapters, dense_layer
 from posttrain.models.bf16_rescale import bf16_rescale
 from posttrain.models.params import LoraAdapter
 from posttrain.models.precision import compute_dtype
@@ -29,10 +29,11 @@ def add_lora(
     """The model with adapters on every linear layer whose name ends with one of `target_modules`;
     only they, and a `SEQ_CLS` head, are trainable.
 
-    Raises ConfigurationError where a target matches no layer: PEFT accepts a list of which only one
-    matches.
+    Raises ConfigurationError where a target matches no layer (PEFT accepts a list of which only one
+    matches), or the head: merged into a tied one, its adapters would change the embedding.
     """
-    ends = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    layers = {name.rpartition(".")[2]: one for name, one in model.named_modules() if isinstance(one, nn.Linear)}
+    ends = {name for name, layer in layers.items() if layer is not model.get_output_embeddings()}
     if missing := [target for target in params.target_modules if target.rpartition(".")[2] not in ends]:
         raise ConfigurationError(
             f"model.adapter.target_modules has {', '.join(missing)}, "
@@ -73,24 +74,12 @@ def round_lora_once(model: Any, dtype: torch.dtype) -> Any:
 
 def _merged(model: Any) -> Any:
     causal_lm = behind_adapters(model)
-    _untie_adapted_head(causal_lm)
     if not getattr(causal_lm, "is_quantized", False):
         return model.float().merge_and_unload()
     for name, module in list(causal_lm.named_modules()):
         if is_quantised(getattr(module, "base_layer", module)) and not name.endswith(".base_layer"):
             causal_lm.set_submodule(name, dense_layer(module))
     return without_quantisation(model.merge_and_unload())
-
-
-def _untie_adapted_head(causal_lm: Any) -> None:
-    """Untie an output matrix with adapters from the embedding: merging would change the embedding
-    too, which was not trained so."""
-    head: Any = getattr(causal_lm, "get_output_embeddings", lambda: None)()
-    if not is_adapted_layer(head) or head.base_layer.weight is not causal_lm.get_input_embeddings().weight:
-        return
-    head.base_layer.weight = nn.Parameter(head.base_layer.weight.detach().clone(), requires_grad=False)
-    causal_lm.config.get_text_config().tie_word_embeddings = causal_lm.config.tie_word_embeddings = False
-    causal_lm.all_tied_weights_keys = {}  # or save_pretrained leaves the head out
 
 
 def _forward(self: Any, x: Tensor) -> Tensor:

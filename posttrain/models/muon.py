@@ -17,10 +17,8 @@ class Muon(torch.optim.Muon):
     CPU."""
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One step by the gradients as they are; a closure is not supported."""
-        if closure is not None:
-            raise ValueError("a closure is not supported: compute the loss before the step")
+    def step(self, _closure: Any = None) -> None:  # type: ignore[override]
+        """One step by the gradients as they are."""
         if any(weight.device.type != "cpu" for group in self.param_groups for weight in group["params"]):
             super().step()  # type: ignore[no-untyped-call]
             return

@@ -19,8 +19,7 @@ OTHERS_RATE = 0.3
 
 
 class OptimizerPair(torch.optim.Optimizer):
-    """Muon and AdamW as one optimizer, so that a scheduler, TRL or a checkpoint sees the groups of
-    both."""
+    """Muon and AdamW as one optimizer: a scheduler, TRL or a checkpoint sees the groups of both."""
 
     def __init__(self, muon: torch.optim.Optimizer, adamw: torch.optim.Optimizer) -> None:
         self.parts = (muon, adamw)
@@ -28,10 +27,8 @@ class OptimizerPair(torch.optim.Optimizer):
         # the parts' own dicts, which super() copied: a rate set here is a rate set there
         self.param_groups = [*muon.param_groups, *adamw.param_groups]
 
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One step of both; a closure is not supported."""
-        if closure is not None:
-            raise ValueError("a closure would run once per optimizer: compute the loss before the step")
+    def step(self, _closure: Any = None) -> None:  # type: ignore[override]
+        """One step of both."""
         for part in self.parts:
             part.step()
 

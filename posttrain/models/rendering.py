@@ -12,14 +12,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from posttrain.models.call_formats.choice import FORMATS, detect_format
 from posttrain.models.call_formats.format import ToolCallFormat, is_nested_deep
+from posttrain.models.call_formats.json_formats import Hermes, Llama3Json, Mistral
+from posttrain.models.call_formats.pythonic import Pythonic
+from posttrain.models.call_formats.response_template import ResponseTemplateFormat, response_template_of
 from posttrain.models.chat_template import THOUGHT
 from posttrain.models.special_token_escape import SpecialTokenEscape
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.limits import reason
 from posttrain.types import Message, ToolCall
 
+FORMATS: tuple[ToolCallFormat, ...] = (Hermes(), Llama3Json(), Mistral(), Pythonic())
 _MARKER = "mark_5e1f0c"  # comes out of any template and of JSON as it went in, and stands in no conversation
 _TOOL = "tool_5e1f0c"
 _DATE = "26 Jul 2024"  # Llama's templates write it where they know no date, and else today's
@@ -71,17 +74,16 @@ class ChatRenderer:
         return self._texts[message]
 
     def names_of(self, messages: Sequence[Message], calls: Sequence[ToolCall]) -> tuple[str, ...]:
-        """The tool's name of each result among `messages`, "f" where none of `calls` has its id;
-        empty where the template does not write names."""
+        """The tool's name of each result, "f" where no call has its id; empty where the template
+        writes none."""
         if not self._names_results:
             return ()
         names = {call.id: self._escape.escape(call.name) for call in calls}
         return tuple(names.get(message.tool_call_id or "", "f") for message in messages if message.role == "tool")
 
     def between(self, messages: Sequence[Message], names: Sequence[str] = ()) -> str:
-        """The text between an agent's stop token and its next message: tool results, whose names
-        are `names`, or the user's text, and the generation prompt. It is the end of a rendering
-        with a stand-in for the agent's message."""
+        """The text between an agent's stop token and its next message: the end of a rendering with
+        a stand-in for the agent's message."""
         end = self._text_end
         if any(message.role == "tool" for message in messages):
             results = [(index, message) for index, message in enumerate(messages) if message.role == "tool"]
@@ -140,7 +142,7 @@ class ChatRenderer:
 
     def _with_arguments(self, message: Message) -> dict[str, Any]:
         """Arguments as objects where the template wants them; text that is no object gets a
-        placeholder, which it replaces once rendered."""
+        placeholder."""
         content = message.to_openai()
         if message.tool_calls:
             content["tool_calls"] = [
@@ -158,7 +160,7 @@ class ChatRenderer:
         return _as_object(arguments, index) if self.call_format.writes_objects else _placeholder(index)
 
     def _with_reasoning(self, content: dict[str, Any]) -> dict[str, Any]:
-        """The message with its reasoning in the content where the template has no place for it."""
+        """The reasoning goes into the content where the template has no place for it."""
         if self._has_reasoning or "reasoning_content" not in content:
             return content
         text = "\n\n" + content["content"] if content["content"] else ""
@@ -167,8 +169,8 @@ class ChatRenderer:
         return {**others, "content": reasoning + text}
 
     def _find_text_end(self) -> str:
-        """The token that the template writes behind an agent's text; where it writes none, the one
-        that begins the user's next turn, which the agent then writes itself."""
+        """The token behind an agent's text; where there is none, the one that begins the user's
+        turn."""
         probe = {"role": "assistant", "content": _MARKER}
         behind = self._render([_USER, probe]).partition(_MARKER)[2]
         if ids := self._tokenizer(behind, add_special_tokens=False)["input_ids"]:
@@ -183,8 +185,7 @@ class ChatRenderer:
         return token
 
     def _find_call_end(self) -> tuple[str, bool]:
-        """The token behind a call, another one where results stand in the agent's own turn; and
-        whether results are written with the name of their tool."""
+        """The token behind a call; and whether results are written with the name of their tool."""
         call_id = self._template_id("call_0")
         arguments = self._arguments(_MARKER, _MARKER)
         before = {"role": "assistant", "content": "", "tool_calls": [_call(call_id, _TOOL, arguments)]}
@@ -219,7 +220,7 @@ class ChatRenderer:
                 except ConfigurationError:
                     continue  # a template that joins strings was given an object, or the other way round
                 found = found or (rendered if _MARKER in rendered else "")
-                if call_format := detect_format(self._tokenizer, _MARKER, rendered):
+                if call_format := self._format_of(rendered):
                     self._template_id = as_id
                     return call_format, wants_objects
         known = ", ".join(one.name for one in FORMATS)
@@ -231,9 +232,21 @@ class ChatRenderer:
             "model.chat_template"
         )
 
+    def _format_of(self, rendered: str) -> ToolCallFormat | None:
+        """The format of the rendered probe call: one of FORMATS, or a response template's. Raises
+        ConfigurationError where that describes no calls."""
+        if known := next((one for one in FORMATS if one.placeholder(_MARKER, rendered) is not None), None):
+            return known
+        if _MARKER not in rendered or (template := response_template_of(self._tokenizer)) is None:
+            return None
+        try:
+            return ResponseTemplateFormat(template, self._added, _MARKER, rendered)
+        except ValueError:
+            return None
+
     def _find_may_repeat(self) -> bool:
-        """True if a message may have several calls: Llama's templates refuse them, although its
-        models write them."""
+        """True if a message may have several calls: Llama's templates refuse them, its models write
+        them."""
         calls = [ToolCall(f"call_{number}", "f", "{}") for number in range(2)]
         try:
             self._render([_USER, self._with_arguments(Message("assistant", "", None, tuple(calls)))])

@@ -1,9 +1,8 @@
 """Copies weights and optimizer state between FSDP shards and a whole model.
 
-Under FSDP the trainer shards a copy of the model, and the given model stays whole: engines read it,
-files are written from it, and it holds the trained weights at the end, as without FSDP. Checkpoints
-hold whole weights and a whole optimizer state, so that a run can resume with any number of
-processes. The price is one more copy of the weights in each process.
+Under FSDP the trainer shards a copy of the model, and the given one stays whole, for engines and
+files. Checkpoints are whole, so a run can resume with any number of processes. The price is one
+more copy of the weights in each process.
 """
 
 import copy
@@ -23,11 +22,8 @@ from posttrain.runtime.exits import ConfigurationError
 
 
 def learner_of(model: Any, optimizer: OptimizerKind) -> Any:
-    """The model to give to the trainer: a copy where FSDP will shard it, else the model itself.
-
-    Raises ConfigurationError where the optimizer cannot work on shards: Muon needs whole matrices
-    and DeepSpeed's shards are flat; 8-bit averages have scales per whole tensor.
-    """
+    """The model for the trainer: a copy where FSDP will shard it. Raises ConfigurationError for an
+    optimizer that cannot work on shards (Muon on DeepSpeed's flat ones, 8-bit averages on any)."""
     if optimizer == "adamw_8bit" and distributed.is_sharded():
         raise ConfigurationError("optimizer is adamw_8bit, and FSDP shards what it keeps: take adamw")
     if optimizer == "muon" and os.environ.get("ACCELERATE_USE_DEEPSPEED", "false") == "true":
@@ -44,7 +40,7 @@ def place_for_training(model: Any) -> Any:
 
 def quantization_of(params: ScratchModel | PretrainedModel) -> Quantization:
     """The quantization of the weights beneath adapters. Raises ConfigurationError where FSDP would
-    shard them: a shard of a quantised matrix has no scales."""
+    shard them: a shard has no scales."""
     kind = params.adapter.quantization if isinstance(params.adapter, LoraAdapter) else "none"
     if kind != "none" and distributed.is_sharded():
         raise ConfigurationError(
@@ -56,7 +52,7 @@ def quantization_of(params: ScratchModel | PretrainedModel) -> Quantization:
 
 @torch.no_grad()
 def gather_weights(learner: nn.Module, into: nn.Module) -> None:
-    """Copy the weights of the sharded `learner` into its whole twin; all processes must call it."""
+    """Copy the weights of the sharded `learner` into its whole twin."""
     targets = into.state_dict()
     for name, weight in learner.state_dict().items():
         targets[name].copy_(_whole(weight))
@@ -71,8 +67,7 @@ def scatter_weights(whole: nn.Module, into: nn.Module) -> None:
 
 
 def whole_optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """`optimizer.state_dict()` with whole tensors on the CPU, as one process would have it; all
-    processes must call it."""
+    """`optimizer.state_dict()` with whole tensors on the CPU, as one process would have it."""
     state: dict[str, Any] = tree_map(_whole_on_cpu, optimizer.state_dict())
     return state
 

@@ -30,23 +30,15 @@ class SpecialTokenEscape:
         agents = {*thought, *call_format.markers}
         special = set(tokenizer.all_special_tokens)
         template = str(tokenizer.chat_template)
-        normalized = set()
         for added in tokenizer.added_tokens_decoder.values():
             text = added.content
             if added.special or (_BRACKETED.fullmatch(text) and (text in template or text in agents)):
                 special.add(text)
-                normalized |= {text} if added.normalized else set()
         self._tokens = _any_of(special)
         self._not_agents = _any_of(special - agents)
-        # tokens that the tokenizer finds in normalised text (full-width letters, capitals), too
-        self._normalized = re.compile("|".join(map(re.escape, sorted(normalized)))) if normalized else None
-        self._normalizer = tokenizer.backend_tokenizer.normalizer
 
     def escape(self, text: str) -> str:
         """`text` with a BREAK in each special token; the same object where it has none."""
-        if self._normalized and self._normalizer:
-            normal = self._normalizer.normalize_str(text)
-            text = normal if self._normalized.search(normal) else text
         return self._tokens.sub(_break_token, text)
 
     def escape_agent(self, text: str) -> str:

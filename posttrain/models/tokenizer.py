@@ -22,7 +22,6 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from posttrain.models.call_formats.format import is_nested_deep
 from posttrain.models.chat_template import AGENT_MARKERS, END, PAD, ROLE_MARKERS, scratch_template
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import Message
@@ -131,11 +130,9 @@ def _words_of_one_name(conversations: Iterable[Sequence[Message]]) -> frozenset[
 
 
 def _names_in(text: str) -> list[str]:
-    if is_nested_deep(text):
-        return []
     try:
         return list(_named_values(json.loads(text), is_under_name=False))
-    except ValueError:  # plain text, or a malformed call
+    except (ValueError, RecursionError):  # plain text, or a malformed call
         return []
 
 

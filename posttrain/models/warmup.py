@@ -30,7 +30,6 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
-from posttrain.models.call_formats.format import is_nested_deep
 from posttrain.models.chat_template import ASSISTANT, END, TOOL, USER
 from posttrain.models.cpu_kernels import fast_products
 from posttrain.models.optimizers import build_optimizer
@@ -176,11 +175,9 @@ def _requests(messages: Sequence[Message]) -> list[_Request]:
 
 
 def _parsed(text: str) -> Any:
-    if is_nested_deep(text):
-        return None
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

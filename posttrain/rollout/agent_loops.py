@@ -1,8 +1,8 @@
 """Agent loops: coroutines that run one episode, turn by turn, chosen by the task's `agent_name`.
 
-A loop asks the policy for a message, runs its tool calls, and returns the reason of the end. It may
-raise EngineFailed, ToolFailed, WorldFailed or AgentFailed: the episode is aborted and run again.
-Any other exception is our bug: all episodes stop and it is raised.
+A loop asks the policy for a message, runs its tool calls, and returns the reason of the end.
+EngineFailed, ToolFailed, WorldFailed and AgentFailed abort the episode; any other exception is our
+bug.
 """
 
 from collections.abc import Awaitable, Callable
@@ -18,15 +18,12 @@ AgentLoop = Callable[[Episode, Policy], Awaitable[StopReason]]
 
 
 class AgentFailed(Exception):
-    """The agent's own program raised. The episode is aborted: it says nothing about the policy."""
+    """The agent's own program raised. The episode is aborted."""
 
 
 async def tools(episode: Episode, policy: Policy) -> StopReason:
-    """ReAct (arXiv 2210.03629) with tool calls: a message with calls is answered by their results,
-    one without by the user; no answer is the end.
-
-    Every call is answered, also in the last turn, so that records are paired.
-    """
+    """ReAct (arXiv 2210.03629): a message with calls is answered by their results, one without by
+    the user; no answer is the end. Calls of the last turn are answered too: records are paired."""
     for _ in range(episode.limits.max_turns):
         reply = await policy.reply(episode)
         message = episode.add_reply(reply)
@@ -47,27 +44,12 @@ async def tools(episode: Episode, policy: Policy) -> StopReason:
     return StopReason.TURN_LIMIT
 
 
-async def single_turn(episode: Episode, policy: Policy) -> StopReason:
-    """One message and no further turn: its calls are run and answered."""
-    reply = await policy.reply(episode)
-    message = episode.add_reply(reply)
-    if message is not None and message.tool_calls:
-        episode.add_results(await run_calls(message.tool_calls, episode.tools, episode.limits))
-    return reply.stop or StopReason.DONE
-
-
-_LOOPS: dict[str, AgentLoop] = {"tools": tools, "single_turn": single_turn}
-
-
 def load_agent_loop(name: str) -> AgentLoop:
-    """`tools`, `single_turn`, or a loop of your own as `module:function`. Raises ConfigurationError
-    for a name that is none."""
-    if name in _LOOPS:
-        return _LOOPS[name]
+    """`tools`, or a loop of your own as `module:function`. Raises ConfigurationError for a name
+    that is none."""
+    if name == "tools":
+        return tools
     if ":" not in name:
-        raise ConfigurationError(
-            f"a task's agent_name is {name!r}; there are {' and '.join(_LOOPS)}, "
-            "and a loop of your own is written module:function"
-        )
+        raise ConfigurationError(f"a task's agent_name is {name!r}: it is tools or a loop of your own, module:function")
     loop: AgentLoop = load_named(name, knob="a task's agent_name is")
     return loop

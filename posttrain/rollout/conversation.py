@@ -1,12 +1,10 @@
-"""A conversation with its tokens, and how much of it still stands when the agent's own program
-sends it back.
+"""A conversation with its tokens, and how much of it still stands when the agent's program sends it
+back.
 
-Where our loop keeps the conversation it only grows. A program that keeps it may send it back
-changed (history shortened, a note inserted, another prompt): then the tokens are cut to the turns
-that stand unchanged, so that a trained token always follows exactly the context it was sampled in,
-and all behind them is read as context. Two messages are equal where their content is: ids, null for
-an empty text, the spelling of JSON arguments, and reasoning that was left out (most programs have
-no field for it) do not count; a changed word does.
+A program may send it back changed (history shortened, a note inserted): the tokens are then cut to
+the turns that stand unchanged, so that a trained token always follows the context it was sampled
+in. Messages are equal where their content is: ids, the spelling of JSON arguments, and reasoning
+that was left out (most programs have no field for it) do not count; a changed word does.
 """
 
 import json
@@ -20,10 +18,8 @@ from posttrain.types import Message, ToolCall, Turn
 
 @dataclass(slots=True)
 class Conversation:
-    """Messages and tokens. `token_ids`, `mask` and `logprobs` (one length) are of the messages that
-    an engine has seen: all up to the last turn's. `schemas` are those of the tools in the prompt,
-    in OpenAI's form.
-    """
+    """`token_ids`, `mask` and `logprobs` (one length) are of the messages up to the last turn's,
+    which an engine has seen. `schemas` are those of the tools in the prompt."""
 
     messages: list[Message]
     schemas: Sequence[Mapping[str, Any]]
@@ -41,22 +37,20 @@ class Conversation:
         return self.messages[max(self.written(), default=-1) + 1 :]
 
     def num_same(self, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> int:
-        """Number of leading messages that another conversation shares with this one; 0 where it
-        offers other tools, because they stand before all messages."""
+        """Number of leading messages in common with another conversation; 0 where it offers other
+        tools, which stand before all messages."""
         if list(schemas) != list(self.schemas):
             return 0
         is_same_M = [is_same(mine, other) for mine, other in zip(self.messages, messages, strict=False)]
         return is_same_M.index(False) if False in is_same_M else len(is_same_M)
 
     def num_turns_within(self, num_messages: int) -> int:
-        """Number of turns within the first `num_messages` messages."""
         return sum(index < num_messages for index in self.written())
 
     def continued(
         self, num_turns: int, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]
     ) -> "Conversation":
-        """A conversation of `messages` that keeps the first `num_turns` turns with their tokens;
-        the messages behind them are unread."""
+        """A conversation of `messages` that keeps the first `num_turns` turns with their tokens."""
         turns = self.turns[:num_turns]
         num_tokens = sum(turn.num_read + turn.num_written for turn in turns)
         # Kept messages are ours, not the program's copies: reasoning it left out stays.
@@ -72,8 +66,8 @@ class Conversation:
 
 
 def is_same(mine: Message, other: Message) -> bool:
-    """True for messages that are equal but for ids, spelling of JSON, and reasoning that `other`
-    left out."""
+    """True for messages equal but for ids, spelling of JSON, and reasoning that `other` left
+    out."""
     return (
         (mine.role, mine.content) == (other.role, other.content)
         and other.reasoning_content in (None, mine.reasoning_content)
@@ -82,8 +76,7 @@ def is_same(mine: Message, other: Message) -> bool:
 
 
 def bounded(message: Message) -> Message:
-    """The message with keys redacted and texts cut at their limits, for one that came from outside
-    and not from an engine."""
+    """The message with keys redacted and texts cut at their limits, for one from outside."""
     reasoning = message.reasoning_content
     calls = tuple(
         ToolCall(clip(call.id, 1000), clip(call.name, 1000), clip(call.arguments, MAX_MESSAGE_CHARS))
@@ -98,8 +91,6 @@ def bounded(message: Message) -> Message:
 
 
 def is_same_call(mine: ToolCall, other: ToolCall) -> bool:
-    """True for calls of the same tool with the same arguments, whatever their ids and spelling of
-    JSON."""
     return _canonical(mine) == _canonical(other)
 
 

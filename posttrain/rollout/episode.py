@@ -20,8 +20,8 @@ class Reply:
     """The agent's next message and, from an engine, its tokens: `context_ids` read since the last
     reply, then `token_ids` written.
 
-    `stop` is set where the policy cannot go on: TOKEN_LIMIT with the message cut off at the limit,
-    or with no message where none had room.
+    `stop` is set where the policy cannot go on: TOKEN_LIMIT with the message cut off, or without
+    one where there was no room.
     """
 
     message: Message | None
@@ -35,10 +35,8 @@ class Reply:
 
 @dataclass(slots=True)
 class Episode:
-    """One attempt at a task. `now` is the conversation that will be recorded. `num_replies` counts
-    the messages that the agent was asked for, `num_forks` how often its program went on from
-    another conversation than it had been given.
-    """
+    """One attempt at a task. `now` is the conversation that will be recorded; `num_forks` counts
+    how often its program went on from another one than it had been given."""
 
     episode_id: str
     task: Task
@@ -70,7 +68,7 @@ class Episode:
 
     def is_continued_by(self, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> bool:
         """True where `messages` continue this conversation: all that was read stands, and no added
-        message is the agent's. Before the agent's first message any conversation does."""
+        message is the agent's. Any conversation does before the agent's first message."""
         num_same = self.now.num_same(messages, schemas)
         is_all_read_kept = self.now.num_turns_within(num_same) == len(self.turns)
         return is_all_read_kept and (
@@ -78,9 +76,8 @@ class Episode:
         )
 
     def go_on_from(self, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> None:
-        """Replace the conversation by one that the agent's program keeps. One that does not
-        continue this one is a fork: it keeps the longest run of turns that stands unchanged in any
-        conversation of this episode."""
+        """Replace the conversation by the program's. A fork, which does not continue it, keeps the
+        longest run of turns that stands unchanged in any conversation of this episode."""
         if self.is_continued_by(messages, schemas):
             self.now = self.now.continued(len(self.turns), messages, schemas)
             return
@@ -107,8 +104,8 @@ class Episode:
         return message if is_own else None
 
     def add_reply(self, reply: Reply) -> Message | None:
-        """Record a reply; returns its message with calls numbered through the episode: `call_1`,
-        `call_2`. Models do not write ids, and a parser sees one message only."""
+        """Record a reply; returns its message with calls numbered through the episode (`call_1`,
+        …): models write no ids, and a parser sees one message only."""
         if not self.num_replies:
             self.on_first_reply()
         self.num_replies += 1
@@ -137,13 +134,12 @@ class Episode:
         return message
 
     async def open(self) -> None:
-        """Append the world's opening messages, where it has some."""
         if isinstance(self.world, OpeningWorld):
             opening = self.world.opening()
             self.messages.extend(map(bounded, await opening if isawaitable(opening) else opening))
 
     async def user_reply(self, message: Message) -> str | None:
-        """The answer of the world's user, redacted and cut at its limit; None ends the episode."""
+        """The answer of the world's user, redacted and cut; None ends the episode."""
         answer = self.world.user_reply(message)
         answer = await answer if isawaitable(answer) else answer
         return None if answer is None else clip(answer, MAX_REPLY_CHARS)
@@ -153,8 +149,8 @@ class Episode:
         return isinstance(self.world, EndingWorld) and self.world.is_over()
 
     async def graded(self, trajectory: Trajectory) -> Trajectory:
-        """The trajectory with its world's outcome; an aborted one unchanged. Raises WorldFailed
-        where the outcome holds a number that cannot be computed with."""
+        """The trajectory with its world's outcome; an aborted one unchanged. Raises WorldFailed for
+        a number that cannot be computed with."""
         if trajectory.is_aborted:
             return trajectory
         try:
@@ -170,12 +166,11 @@ class Episode:
         self.add_runs([run for _, run in results])
 
     def add_runs(self, runs: Sequence[ToolRun]) -> None:
-        """Record how calls ended, in the last turn."""
         self.turns[-1] = replace(self.turns[-1], tool_runs=(*self.turns[-1].tool_runs, *runs))
 
     def trajectory(self, stop: StopReason, failure: str = "") -> Trajectory:
-        """The frozen record. Calls that the end left unanswered are answered with the reason of the
-        end, so that every call has a result."""
+        """The frozen record. Calls left open are answered with the reason of the end, so that every
+        call has a result."""
         now = self.now
         answered = {message.tool_call_id for message in now.messages}
         open_calls = [call for message in now.messages for call in message.tool_calls if call.id not in answered]

@@ -1,5 +1,5 @@
-"""Samples scored episodes from a model: an engine over its live weights, a token policy, the world,
-and the rule reward."""
+"""Samples scored episodes from a model: an engine over its live weights, the world, and the rule
+reward."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ NUM_CHECKS = 100  # prompts on which an engine elsewhere must agree with the tra
 
 
 class EpisodeSampler:
-    """Runs and scores episodes at one temperature, by the model's weights at the last `refresh` or,
-    without one, at the first `sample`."""
+    """Runs and scores episodes by the model's weights at the last `refresh` or, without one, at the
+    first `sample`."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class EpisodeSampler:
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Trajectory]:
         """One scored episode of `tasks[i]` under `seeds[i]` for every i, behind the messages
-        `given[i]` where there are any, at `temperature` in place of the sampler's own."""
+        `given[i]`, at `temperature` in place of the sampler's own."""
         if self._engine is None:
             self.refresh()
         assert self._engine is not None
@@ -94,7 +94,7 @@ class EpisodeSampler:
 
 
 class Player(Protocol):
-    """Plays tasks at a temperature, 0 for greedy; gives a scored episode of each."""
+    """Plays tasks at a temperature, 0 for greedy; a scored episode of each."""
 
     def __call__(
         self, tasks: Sequence[Task], temperature: float, progress: Callable[[int, int], None] | None = None
@@ -111,18 +111,16 @@ class ScoredWorld:
 
     @classmethod
     def of(cls, world: WorldParams, reward: RewardParams, limits: AgentParams) -> "ScoredWorld":
-        """Made from their sections of `params.yaml`."""
         domain = make_domain(world)
         return cls(domain, load_reward(reward, score_names(domain)), limits)
 
     def sampler(self, model: Any, codec: ChatCodec, *, temperature: float) -> EpisodeSampler:
-        """What plays its tasks with a model."""
         return EpisodeSampler(
             model, codec, domain=self.domain, reward=self.reward, limits=self.limits, temperature=temperature
         )
 
     def player(self, model: Any, codec: ChatCodec, *, seed: int) -> Player:
-        """What plays tasks for an evaluation; `seed` draws those of the episodes."""
+        """A player for an evaluation; `seed` draws the episodes' seeds."""
 
         def play(
             tasks: Sequence[Task], temperature: float, progress: Callable[[int, int], None] | None = None
@@ -149,7 +147,7 @@ def sample_groups(
 
 
 class Stream(IntEnum):
-    """Stream of random seeds, one for each use of episodes: no two uses share seeds."""
+    """Stream of random seeds, one for each use of episodes."""
 
     EVALUATION = 1
     PREFERENCES = 2
@@ -158,7 +156,7 @@ class Stream(IntEnum):
 
 
 def episode_seeds(stream: Stream, *entropy: int, count: int) -> list[int]:
-    """`count` seeds below 2^32, drawn from a stream and whole numbers below 2^32 such as the run's
-    seed and the step: the same for the same numbers, unrelated for others."""
+    """`count` seeds below 2^32, drawn from a stream and whole numbers such as the run's seed and
+    the step: the same for the same numbers, unrelated for others."""
     # SeedSequence pads with zeros: without the count of numbers, 1 alone would draw as 1, 0 does.
     return [int(word) for word in np.random.SeedSequence((int(stream), len(entropy), *entropy)).generate_state(count)]

@@ -1,22 +1,24 @@
 """Runs many episodes at once, one coroutine each.
 
-The agent's mistake is a tool message that it reads. A limit ends the episode and is recorded
-as its `stop_reason`. An episode that ended through no doing of the agent's (engine gone, tool or
-program broken) is aborted: it is run once more from the start, then recorded as aborted, and
-more than `agent.max_aborted_frac` of them is one error. Any other exception is our bug: all
-episodes stop and it is raised.
+The agent's mistake is a tool message; a limit ends the episode as its `stop_reason`. An episode
+whose engine, tool or program broke is aborted: it is run once more, then recorded as aborted, and
+more than `agent.max_aborted_frac` of them is one error. Any other exception is our bug: all stop
+and it is raised.
 """
 
 import asyncio
+import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
 
+from posttrain.data.schemas import trajectory_columns, trajectory_from_columns
 from posttrain.rollout.agent_loops import AgentFailed, AgentLoop, load_agent_loop
 from posttrain.rollout.engines.protocol import EngineFailed
 from posttrain.rollout.episode import Episode
 from posttrain.rollout.params import AgentParams
 from posttrain.rollout.policy import Policy
 from posttrain.rollout.tool_calls import ToolFailed
-from posttrain.runtime.exits import Interrupted
+from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.runtime.limits import MAX_FAILURE_CHARS, clip
 from posttrain.types import StopReason, Task, Trajectory
 from posttrain.worlds.protocol import ClosableWorld, Domain, WorldFailed
@@ -41,12 +43,11 @@ def run_episodes(
     progress: Callable[[int, int], None] | None = None,
     on_end: Callable[[int, Trajectory], None] | None = None,
 ) -> list[Trajectory]:
-    """Run one episode of `tasks[i]` with `seeds[i]` for every i, all at once; returns trajectories
-    in the order of the tasks.
+    """Run one episode of `tasks[i]` with `seeds[i]` for every i, all at once; trajectories in that
+    order.
 
-    A task may stand several times (a group); its episodes differ by their seeds. `progress(done,
-    total)` is called as episodes end, and `on_end(i, trajectory)` for those that are not aborted.
-    Raises ValueError where the two lengths differ, Interrupted where too many episodes were
+    A task may stand several times (a group). `progress(done, total)` is called as episodes end, and
+    `on_end(i, trajectory)` for those that are not aborted. Raises Interrupted where too many were
     aborted. Not to be called from a running event loop.
     """
     if len(tasks) != len(seeds):
@@ -82,9 +83,71 @@ def run_episodes(
     return [trajectories[index] for index in range(len(tasks))]
 
 
+def resume_episodes(
+    policy: Policy,
+    tasks: Sequence[Task],
+    file: Path,
+    *,
+    domain: Domain,
+    limits: AgentParams,
+    seeds: Sequence[int],
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Trajectory]:
+    """`run_episodes` for a policy that costs money (an endpoint) and has no tokens: each episode is
+    appended to `file` as it ends, and those that stand there are not run again.
+
+    Not taken from there, but run again: lines that cannot be read (the last one, after a kill),
+    aborted episodes, and those of another order of tasks or seeds.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    found = _read_episodes(file, tasks, seeds)
+    missing = [index for index in range(len(tasks)) if index not in found]
+    with file.open("ab") as lines:
+
+        def append(place: int, trajectory: Trajectory) -> None:
+            text = json.dumps({"index": missing[place], **trajectory_columns(trajectory)}, ensure_ascii=False)
+            # half of a surrogate pair becomes JSON's escape of it
+            lines.write(text.encode("utf-8", "backslashreplace") + b"\n")
+            lines.flush()
+
+        run = run_episodes(
+            policy,
+            [tasks[index] for index in missing],
+            domain=domain,
+            limits=limits,
+            seeds=[seeds[index] for index in missing],
+            progress=(lambda done, _: progress(len(found) + done, len(tasks))) if progress else None,
+            on_end=append,
+        )
+    by_index = found | dict(zip(missing, run, strict=True))
+    return [by_index[index] for index in range(len(tasks))]
+
+
+def _read_episodes(file: Path, tasks: Sequence[Task], seeds: Sequence[int]) -> dict[int, Trajectory]:
+    """Whole episodes of these tasks and seeds by index."""
+    try:
+        content = file.read_bytes() if file.exists() else b""
+    except OSError as error:
+        raise ConfigurationError(
+            f"{file} holds earlier episodes and cannot be read ({error.strerror}): move it away and run again"
+        ) from error
+    if content and not content.endswith(b"\n"):  # a kill cut the last line off: no next one belongs to it
+        file.write_bytes(content + b"\n")
+    found = {}
+    for line in content.splitlines():
+        try:
+            record = json.loads(line)
+            index, trajectory = int(record["index"]), trajectory_from_columns(record)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            continue
+        if index < len(tasks) and (trajectory.task_id, trajectory.seed) == (tasks[index].task_id, seeds[index]):
+            found[index] = trajectory
+    return found
+
+
 async def _all_or_nothing(coroutines: Sequence[Coroutine[object, object, None]]) -> None:
     """Run coroutines together; the first failure cancels the others and is raised as itself, not in
-    an ExceptionGroup as by asyncio.TaskGroup: its type carries the exit code."""
+    asyncio.TaskGroup's ExceptionGroup: its type carries the exit code."""
     running = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
         await asyncio.gather(*running)
@@ -95,8 +158,7 @@ async def _all_or_nothing(coroutines: Sequence[Coroutine[object, object, None]])
 
 
 async def _run_episode(episode: Episode, policy: Policy, loop: AgentLoop) -> Trajectory:
-    """Run one episode: the world's opening messages, the agent loop, the world's grade. Where
-    world, tool, engine or agent program fails, the episode is aborted."""
+    """The world's opening messages, the agent loop, the world's grade."""
     try:
         await episode.open()
         return await episode.graded(await _run_loop(episode, policy, loop))
@@ -109,8 +171,8 @@ async def _run_episode(episode: Episode, policy: Policy, loop: AgentLoop) -> Tra
 
 
 async def _run_loop(episode: Episode, policy: Policy, loop: AgentLoop) -> Trajectory:
-    """Run the agent loop under the time limit, which begins with the agent's first message: an
-    episode that waits for its place in the batch loses no time."""
+    """Run the agent loop under the time limit, which begins with the agent's first message: waiting
+    for a place in the batch costs no time."""
     try:
         async with asyncio.timeout(None) as clock:
             episode.on_first_reply = lambda: clock.reschedule(

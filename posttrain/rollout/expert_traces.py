@@ -32,15 +32,15 @@ class ExpertTraces:
         self._cache: dict[str, list[Trajectory]] = {}
 
     def traces(self, task: Task, count: int) -> list[Trajectory]:
-        """`count` scored traces, with the tokens that a policy would have read and written. Nobody
-        sampled them, so their log-probabilities are 0."""
+        """`count` scored traces with a policy's tokens. Nobody sampled them: log-probabilities are
+        0."""
         traces = self._cache.setdefault(task.task_id, [])
         while len(traces) < count:
             traces.append(self._trace(task, self._seed + len(traces)))
         return traces[:count]
 
     def first_turns(self, task: Task, share: float) -> list[Message]:
-        """The first messages of the expert: `share` of them, rounded down, and never the last."""
+        """The expert's first messages: `share` of them, rounded down, and never the last."""
         messages = [message for message in self.traces(task, 1)[0].messages if message.role == "assistant"]
         return messages[: min(int(share * len(messages)), len(messages) - 1)]
 

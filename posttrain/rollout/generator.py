@@ -1,10 +1,10 @@
 """Generates the episodes of each training step: at its beginning, or one step ahead, while the step
-before it is trained.
+before is trained.
 
-Generating ahead pays where episodes are written on other processors than those that train. Its
-price: they are off policy by one optimizer step, which the importance weight corrects
-(`importance.py`). Nothing is generated ahead over a step that writes a checkpoint: a resumed run
-could not generate the same episodes, because the weights that wrote them are gone.
+Generating ahead pays where episodes are written on other processors than those that train; they are
+off policy by one optimizer step, which the importance weight corrects. Never ahead over a step that
+writes a checkpoint: a resumed run could not generate the same episodes, because the weights that
+wrote them are gone.
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ class EpisodeSource(Protocol):
 
     @property
     def is_elsewhere(self) -> bool:
-        """True where other machines write the messages: then the first process alone runs all
-        episodes, else each process runs its share."""
+        """True where other machines write: the first process then runs all episodes, else each its
+        share."""
         ...
 
     def refresh(self) -> None:
@@ -40,15 +40,15 @@ class EpisodeSource(Protocol):
         self, tasks: Sequence[Task], seeds: Sequence[int], *, prefix_fracs: Sequence[float] = ()
     ) -> list[ScoredEpisode]:
         """One episode of `tasks[i]` under `seeds[i]` for every i, by the weights of the last
-        `refresh`; called from a thread of its own. Where `prefix_fracs` are given, episode i begins
-        behind that share of an expert's turns."""
+        `refresh`; called in a thread. Episode i begins behind the share `prefix_fracs[i]` of an
+        expert's turns."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutBatch:
-    """The tasks and seeds of one step, one for each episode. `prefix_fracs`: the share of an
-    expert's turns behind which each episode begins; empty for none."""
+    """One step's tasks and seeds, one for each episode; `prefix_fracs` as in `EpisodeSource.run`,
+    empty for none."""
 
     tasks: Sequence[Task]
     seeds: Sequence[int]
@@ -56,8 +56,7 @@ class RolloutBatch:
 
 
 class RolloutSchedule:
-    """Generates one step's episodes after another, with a thread for the step ahead. To be closed:
-    an unfinished batch is waited for."""
+    """Generates one step's episodes after another, with a thread for the step ahead."""
 
     def __init__(self, source: EpisodeSource) -> None:
         self._source = source
@@ -77,8 +76,8 @@ class RolloutSchedule:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     def take(self, batch: RolloutBatch, *, following: RolloutBatch | None = None) -> tuple[list[ScoredEpisode], int]:
-        """The step's episodes, of all processes, and by how many optimizer steps their weights are
-        older than the model's (0 or 1). The batch `following` is begun and runs meanwhile."""
+        """The step's episodes, of all processes, and by how many optimizer steps (0 or 1) their
+        weights are older than the model's. `following` is begun and runs meanwhile."""
         own, own_following = self._own(batch), self._own(following) if following else None
         staleness = 0
         # Generated ahead, by the weights before the last step.
@@ -102,8 +101,8 @@ class RolloutSchedule:
         return RolloutBatch(share_rows(batch.tasks), share_rows(batch.seeds), share_rows(batch.prefix_fracs))
 
     def _refresh(self, own: RolloutBatch) -> None:
-        """Refresh the source, except in a process that runs no episode: servers would get the
-        weights once from each process."""
+        """Not in a process that runs no episode: servers would get the weights from each
+        process."""
         if own.tasks:
             self._source.refresh()
 

@@ -1,10 +1,8 @@
-"""Policy of a model behind an OpenAI-compatible endpoint: an upper bound, a baseline, or a teacher
-whose episodes become demonstrations.
+"""Policy of a model behind an OpenAI-compatible endpoint: an upper bound, a baseline, or a teacher.
 
-Text in, text out: it has no token ids, so its episodes cannot be trained on by reinforcement.
-Endpoint, key and the account's limits are the environment's: `OPENAI_BASE_URL`, `OPENAI_API_KEY`,
-and `POSTTRAIN_OPENAI_…` (`posttrain/runtime/endpoint_limits.py`). An endpoint's error is quoted in
-short with keys redacted; the client's own exception, which has all of it, is not chained to ours.
+It has no token ids, so its episodes cannot be trained on by reinforcement. Endpoint, key and the
+account's limits are the environment's: `OPENAI_BASE_URL`, `OPENAI_API_KEY`, `POSTTRAIN_OPENAI_…`.
+An endpoint's error is quoted with keys redacted; the client's own exception is not chained to ours.
 """
 
 import asyncio
@@ -46,8 +44,8 @@ class OpenAiPolicy:
         account: Account | None = None,
         parameters: ChatParameters | None = None,
     ) -> None:
-        """`parameters` are those that the endpoint refuses, known before or learned on the way.
-        Raises ConfigurationError where the environment has no key."""
+        """`parameters` are those that the endpoint refuses. Raises ConfigurationError without a
+        key."""
         if not os.environ.get("OPENAI_API_KEY"):
             raise ConfigurationError(
                 f"OPENAI_API_KEY is not set and {model} is asked for; an endpoint without keys takes any word"
@@ -88,8 +86,7 @@ class OpenAiPolicy:
         pass
 
     def _raise_unless_learned(self, request: Mapping[str, Any], error: "APIStatusError") -> None:
-        """Return where a request without the refused parameter may succeed; else raise EngineFailed
-        or ConfigurationError."""
+        """Return where a request without the refused parameter may succeed."""
         status, said = error.status_code, _message_of(error)
         if status in (400, 422) and self.parameters.learn(request, f"{error.param or ''} {said}".strip()):
             return
@@ -134,8 +131,8 @@ class OpenAiPolicy:
         return Reply(message, StopReason.TOKEN_LIMIT if choice.finish_reason == "length" else None, latency_s=latency_s)
 
     def _read_message(self, content: Mapping[str, Any]) -> Message:
-        """The message of an answer. Reasoning in the text (`<think>`) or in vLLM's field goes to
-        `reasoning_content`; arguments that are an empty text become the empty object."""
+        """Reasoning in the text (`<think>`) or in vLLM's field goes to `reasoning_content`;
+        arguments that are an empty text become the empty object."""
         message = Message.from_openai(content)
         calls = tuple(replace(call, arguments=call.arguments or "{}") for call in message.tool_calls)
         message = replace(message, tool_calls=calls)
@@ -149,8 +146,7 @@ class OpenAiPolicy:
         return replace(message, content=message.content[found.end() :], reasoning_content=found[1].strip() or None)
 
     def _client_of_loop(self) -> "tuple[AsyncOpenAI, asyncio.Semaphore]":
-        """Client and semaphore of the running event loop: connections belong to one, and every
-        batch of episodes has its own."""
+        """Connections belong to one event loop, and every batch of episodes has its own."""
         from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
         loop = asyncio.get_running_loop()
@@ -174,8 +170,8 @@ def _message_of(error: "APIStatusError") -> str:
 
 
 def _is_too_long(error: "APIStatusError") -> bool:
-    """True for an error that says that the conversation does not fit the model, in OpenAI's,
-    llama.cpp's or vLLM's words."""
+    """True for the conversation's not fitting the model, in OpenAI's, llama.cpp's or vLLM's
+    words."""
     return error.status_code == 400 and (
         error.code == "context_length_exceeded"
         or error.type == "exceed_context_size_error"

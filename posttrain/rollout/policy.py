@@ -1,8 +1,8 @@
 """Policies: write the agent's next message, by a model behind an engine or by a script.
 
 `TokenPolicy` never tokenises the model's own text: the context grows by the ids that were generated
-and by the encoding of what came from outside (arXiv 2402.03300 assumes the sampled tokens are the
-trained ones; text that goes back through a tokenizer may come out as other tokens).
+and by the encoding of what came from outside (text that goes back through a tokenizer may come out
+as other tokens than the sampled ones).
 """
 
 import time
@@ -25,19 +25,19 @@ class Policy(Protocol):
         ...
 
     def release(self, episode: Episode) -> None:
-        """Free what is kept for the episode; called once for each, also after a failure."""
+        """Free what is kept for the episode; called once for each."""
         ...
 
 
 class Codec(Protocol):
-    """The methods of `posttrain.models.codec.ChatCodec` that a token policy calls."""
+    """The methods of `posttrain.models.codec.ChatCodec` that a token policy calls; experts need no
+    transformers."""
 
     @property
     def stop_ids(self) -> frozenset[int]: ...
 
     def encode_prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Tokens of the opening messages and the tools' schemas, up to where the agent begins to
-        write."""
+        """Tokens up to where the agent begins to write."""
         ...
 
     def encode_assistant(self, message: Message) -> list[int]:
@@ -45,19 +45,17 @@ class Codec(Protocol):
         ...
 
     def encode_results(self, messages: Sequence[Message], calls: Sequence[ToolCall]) -> list[int]:
-        """Tokens between the stop token of one agent message, which made `calls`, and the first
-        token of the next."""
+        """Tokens between an agent's message, which made `calls`, and its next."""
         ...
 
     def parse(self, token_ids: Sequence[int], tools: Sequence[Mapping[str, Any]]) -> Message:
-        """The message that generated ids encode, of an agent that was offered `tools`; a malformed
-        call becomes a call whose arguments are the raw text."""
+        """The message that generated ids encode."""
         ...
 
 
 class ScriptedPolicy:
-    """Has a scripted expert write the messages, a new one for each episode: `make_expert(task,
-    seed)`. Its trajectories have no tokens."""
+    """Has scripted experts write the messages, one per episode: `make_expert(task, seed)`. No
+    tokens."""
 
     def __init__(self, make_expert: Callable[[Task, int], Expert]) -> None:
         self._make_expert = make_expert
@@ -90,8 +88,8 @@ class TokenPolicy:
         self._prompts: dict[str, list[int]] = {}
 
     async def reply(self, episode: Episode) -> Reply:
-        """Raises ConfigurationError where the opening messages alone leave no room in the context:
-        no episode of that task could begin."""
+        """Raises ConfigurationError where the opening messages alone leave no room in the
+        context."""
         context_ids = self.context_ids(episode)
         token_ids = [*episode.now.token_ids, *context_ids]
         room = episode.limits.max_context_tokens - len(token_ids)
@@ -132,21 +130,20 @@ class TokenPolicy:
         return self._prompt(episode) if self._is_opening(episode) else self._context(episode.now)
 
     def _is_opening(self, episode: Episode) -> bool:
-        """True where nothing is to be read but the task's own opening messages and tools."""
         now = episode.now
         return not now.turns and tuple(now.messages) == episode.task.messages and now.schemas == episode.task_schemas()
 
     def _prompt(self, episode: Episode) -> list[int]:
-        """Tokens of the task's opening, cached by task: the episodes of a group share it, and
-        rendering it costs as much as a turn of a small model."""
+        """Tokens of the task's opening, cached: the episodes of a group share it, and rendering it
+        costs as much as a turn of a small model."""
         task = episode.task
         if task.task_id not in self._prompts:
             self._prompts[task.task_id] = self._codec.encode_prompt(task.messages, episode.task_schemas())
         return self._prompts[task.task_id]
 
     def _context(self, conversation: Conversation) -> list[int]:
-        """Tokens of the unread messages, up to where the agent writes. An assistant message among
-        them is not the agent's: its program inserted it."""
+        """Tokens of the unread messages. An assistant message among them was inserted by the
+        program."""
         context_ids: list[int] = []
         pending: list[Message] = []
         is_beginning = not conversation.turns

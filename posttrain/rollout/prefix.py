@@ -1,10 +1,9 @@
 """Gives an episode's first turns back from a record, and lets the agent play on from there.
 
-`PrefixEngine` gives recorded turns back token by token, in place of an engine: the policy parses
-them, the world answers anew, and behind the last recorded turn another engine generates. With all
-turns of an episode and no other engine it is a replay; with the first k turns it plays on from turn
-k. `PrefixPolicy` gives messages whose tokens nobody sampled, such as an expert's: the agent reads
-them as context and is not trained on them.
+`PrefixEngine` gives recorded turns back token by token: the policy parses them, the world answers
+anew, and behind the last one another engine generates. Without one it is a replay; with the first k
+turns it plays on from turn k. `PrefixPolicy` gives messages whose tokens nobody sampled, such as an
+expert's: the agent reads them as context and is not trained on them.
 """
 
 from collections import Counter
@@ -32,8 +31,8 @@ class RecordedTurn:
 
 
 def recorded_turns(trajectory: Trajectory) -> list[RecordedTurn]:
-    """The trajectory's tokens cut into its turns. Raises DataError where it has no tokens, or does
-    not say which turn they belong to."""
+    """The trajectory's tokens cut into its turns. Raises DataError where its turns do not add up to
+    them."""
     num_tokens = len(trajectory.token_ids)
     if not num_tokens or sum(turn.num_read + turn.num_written for turn in trajectory.turns) != num_tokens:
         raise DataError(
@@ -50,8 +49,8 @@ def recorded_turns(trajectory: Trajectory) -> list[RecordedTurn]:
 
 
 class PrefixEngine:
-    """An `Engine` that writes `turns` first in each of its episodes, token by token, and has
-    `then` write what follows; without `then` an episode that goes on is aborted."""
+    """Writes `turns` first in each of its episodes, and has `then` write what follows; without it
+    an episode that goes on is aborted."""
 
     def __init__(self, turns: Sequence[RecordedTurn], then: Engine | None = None) -> None:
         # A turn without a token is one for which the context had no room: no engine was asked.
@@ -90,8 +89,8 @@ class PrefixEngine:
 
 
 class PrefixPolicy:
-    """A `Policy` that gives the first messages of the episodes that `given` names by task and seed,
-    and has `policy` write the rest. Given messages stand in the tokens as context (mask 0)."""
+    """Gives the first messages of the episodes that `given` names by task and seed, and has
+    `policy` write the rest. Given messages stand in the tokens as context (mask 0)."""
 
     def __init__(self, policy: TokenPolicy, codec: Codec, given: Mapping[tuple[str, int], Sequence[Message]]) -> None:
         self._policy, self._codec, self._given = policy, codec, given

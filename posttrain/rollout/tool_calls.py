@@ -1,12 +1,9 @@
 """Runs the tool calls of one message, all at once, each with a time limit and retries.
 
 An instant tool only computes: it is called in place and in order, because with a thread the clock
-would decide what an engine batches. Any other tool may wait: a coroutine is awaited, a plain
-function runs in a thread of its own. A thread cannot be stopped: one that hangs is left behind as a
-daemon, which does not keep the process from ending.
-
-The text that an agent reads of a call, be it a result or an error, has keys redacted and is cut at
-`agent.max_result_chars` characters.
+would decide what an engine batches. Any other may wait: a coroutine is awaited, a plain function
+runs in a daemon thread, which is left behind where it hangs. Results and errors have keys redacted
+and are cut at `agent.max_result_chars`.
 """
 
 import asyncio
@@ -26,8 +23,7 @@ T = TypeVar("T")
 
 
 class ToolFailed(Exception):
-    """A tool raised something else than ToolError at every try. The episode is aborted: it says
-    nothing about the agent."""
+    """A tool raised something else than ToolError at every try. The episode is aborted."""
 
 
 async def run_calls(

@@ -37,7 +37,8 @@ def read_yaml(path: Path, *, source: str = "") -> Any:
 
 
 def load_yaml(text: str | bytes, source: str, *, only_decimal: bool = False) -> Any:
-    """The content, as `read_plain` reads it. Raises ConfigurationError with the source, the line and what is wrong there."""
+    """The content, as `read_plain` reads it. Raises ConfigurationError with the source, the line
+    and what is wrong there."""
     try:
         return read_plain(text, only_decimal=only_decimal)
     except ValueError as error:
@@ -61,8 +62,8 @@ def _said_in_a_sentence() -> Iterator[None]:
 @_said_in_a_sentence()
 def read_plain(text: str | bytes, *, only_decimal: bool = False) -> Any:
     """The content as PyYAML reads it. Raises ValueError with the line where the text is no YAML,
-    beyond a bound, or has a key twice; with `only_decimal` also where a number is in another base than
-    ten, which DVC reads otherwise (`010`)."""
+    beyond a bound, or has a key twice; with `only_decimal` also where a number is in another base
+    than ten, which DVC reads otherwise (`010`)."""
     text = text if isinstance(text, str) else text.decode("utf-8-sig")
     if len(text) > MAX_BYTES:
         raise ValueError(f"it is longer than {MAX_BYTES:,} bytes")

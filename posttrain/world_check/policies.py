@@ -79,7 +79,7 @@ def play(domain: Domain, plans: Sequence[Plan]) -> list[Trajectory]:
         batch = plans[start : start + MAX_AT_ONCE]
         # An agent that is a program of its own is not what is checked: its tasks are played by
         # calls.
-        tasks = [task if task.agent_name == "single_turn" else replace(task, agent_name="tools") for task, _ in batch]
+        tasks = [replace(task, agent_name="tools") for task, _ in batch]
         policy = _PlannedPolicy(batch)
         trajectories += run_episodes(policy, tasks, domain=domain, limits=LIMITS, seeds=range(len(batch)))
     return [replace(trajectory, seed=0) for trajectory in trajectories]

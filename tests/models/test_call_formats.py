@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from posttrain.models.call_formats.choice import FORMATS
 from posttrain.models.call_formats.response_template import response_template_of
 from posttrain.models.chat_template import named_template
 from posttrain.models.codec import ChatCodec, parse_assistant
 from posttrain.models.loading import load_codec
+from posttrain.models.rendering import FORMATS
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import Message
 from tests.models.episodes import TOOLS, call, conversation, schema

@@ -3,10 +3,8 @@
 import json
 import random
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from tokenizers import AddedToken, normalizers
 
 from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_codec
@@ -132,14 +130,3 @@ def test_random_texts_of_marks_never_add_a_control_token(codec: ChatCodec) -> No
         ids = codec.encode_results([Message("user", text)])
         assert controls(codec, ids) == expected
         assert text.strip() in codec.decode(ids)
-
-
-def test_a_mark_in_other_letters_is_broken_where_the_tokenizer_folds_them(qwen_folder: Path) -> None:
-    codec = load_codec(qwen_folder)
-    backend = codec.tokenizer.backend_tokenizer
-    backend.normalizer = normalizers.NFKC()
-    codec.tokenizer.add_tokens([AddedToken("<tool_response>", normalized=True)])
-    folded = ChatCodec(codec.tokenizer)
-    number = codec.tokenizer.convert_tokens_to_ids("<tool_response>")
-    assert number in codec.tokenizer("＜tool_response＞", add_special_tokens=False)["input_ids"]
-    assert number not in folded.encode_results([Message("user", "＜tool_response＞")])

@@ -165,12 +165,6 @@ def test_a_stop_tool_ends_the_episode_with_its_first_good_result():
     assert len(contents(trajectory, "tool")) == 2
 
 
-def test_a_single_turn_agent_writes_one_message():
-    trajectory = play(call("try_code", arguments_of("1")), task=replace(lock_task(), agent_name="single_turn"))
-    assert [message.role for message in trajectory.messages] == ["system", "user", "assistant", "tool"]
-    assert trajectory.stop_reason == StopReason.DONE
-
-
 async def reads_the_question_only(episode, policy):
     """A loop of a user's own."""
     episode.add_reply(await policy.reply(episode))

@@ -9,7 +9,6 @@ import pytest
 from aiohttp import web
 
 from posttrain.rollout import openai_policy
-from posttrain.rollout.engines.choice import make_engine
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.openai_policy import OpenAiPolicy
 from posttrain.runtime.endpoint_limits import ChatParameters, account_of
@@ -259,12 +258,6 @@ def test_without_a_key_nothing_is_asked(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with pytest.raises(ConfigurationError, match="OPENAI_API_KEY is not set and big is asked for"):
         OpenAiPolicy("big", temperature=0.0, max_new_tokens=5)
-
-
-def test_an_endpoint_is_refused_where_tokens_are_learnt_from(monkeypatch):
-    monkeypatch.setenv("POSTTRAIN_ENGINE", "openai")
-    with pytest.raises(ConfigurationError, match="gives no token ids"):
-        make_engine(object(), max_context_tokens=1, check_prompts=list, stop_ids=frozenset())
 
 
 def refuses(status, *names, message="no {}"):

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from posttrain.rollout.episodes import resume_episodes
 from posttrain.rollout.policy import ScriptedPolicy
-from posttrain.rollout.resume import resume_episodes
 from posttrain.runtime.exits import ConfigurationError
 from tests.damages.damaged import NUM_DAMAGES, check, damage, fresh_copy
 from tests.rollout.lock_world import LIMITS, LockDomain, ScriptedExpert, arguments_of, call, lock_task, say
@@ -55,12 +55,11 @@ def test_an_episode_of_another_task_or_order_is_not_taken(clean, tmp_path):
     assert run(file, tasks=[TASKS[1], TASKS[0], *TASKS[2:]])[1] == ["t1", "t0"]
 
 
-def test_a_damaged_file_is_read_or_refused_and_whole_again(clean, tmp_path, capsys):
+def test_a_damaged_file_is_read_or_refused_and_whole_again(clean, tmp_path):
     for number in range(NUM_DAMAGES):
         file = fresh_copy(clean, tmp_path / "damaged") / "episodes.jsonl"
         what = damage(file, number)
         if check(lambda: run(file)[0], None, name="episodes.jsonl", what=what, is_part=lambda found: len(found) == 12):  # noqa: B023
-            assert len(capsys.readouterr().err.splitlines()) <= 1, what
             assert run(file)[1] == [], f"{what}: and the file is whole again"
 
 

@@ -211,19 +211,6 @@ def test_as_many_slots_as_a_third_of_the_free_memory_holds():
         assert num_slots_within(free, weights, 40) == num_slots
 
 
-def test_an_episode_that_is_cancelled_leaves_its_slot_to_others():
-    engine = TorchEngine(tiny_model("qwen3"), num_slots=1, max_context_tokens=64)
-
-    async def scenario():
-        writing = asyncio.create_task(engine.generate(request("cancelled", max_new_tokens=50)))
-        await asyncio.sleep(0.01)
-        writing.cancel()
-        engine.release("cancelled")
-        return await engine.generate(request("next"))
-
-    assert len(asyncio.run(scenario()).token_ids) == 4
-
-
 @pytest.mark.parametrize("num_slots", [1, 2, 6])
 def test_a_message_given_up_can_be_asked_for_again_and_nobody_else_notices(num_slots):
     """Two of six episodes give up every message once, some while they wait for a slot, others after

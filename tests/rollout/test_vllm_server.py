@@ -39,14 +39,8 @@ async def answer(said):
 def test_log_probabilities_are_finite_and_not_above_zero_but_for_rounding(written):
     assert written([-0.5, 1e-7]) == ([3, 9], [-0.5, 1e-7], "stop", ["1"])
     for bad in (float("nan"), float("-inf"), float("inf"), 0.5, -1e5, 10**400, "-0.5", None):
-        with pytest.raises(ServerFailed, match="cannot be learnt from: a token's log-probability is"):
+        with pytest.raises(ServerFailed, match=r"gave no message .*a token's log-probability is"):
             written([-0.5, bad])
-
-
-@pytest.mark.parametrize("token", [-1, 10**400, float("nan"), "3"])
-def test_tokens_have_ids(written, token):
-    with pytest.raises(ServerFailed, match="cannot be learnt from: a token's id is"):
-        written([-0.5, -0.5], (token, 9))
 
 
 def test_a_server_that_leads_elsewhere_is_not_followed():

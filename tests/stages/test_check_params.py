@@ -323,10 +323,6 @@ def test_a_folder_that_is_no_models_or_is_not_declared_is_refused(check: Check, 
         ("[1", "Expecting"),
         ("[1]", "its config.json is no object"),
         ("\xff", ""),
-        ("[" * 100_000, "its config.json has brackets nested too deep"),
-        ('{"rope_theta": NaN}', "its config.json has a number NaN"),
-        ('{"hidden_size": "16"}', "its config.json has hidden_size '16'"),
-        ('{"model_type": "llama", "num_hidden_layers": 100000000}', "its config.json has num_hidden_layers 100000000"),
     ):
         Path("models/ours/config.json").write_bytes(damaged.encode("latin-1"))
         (problem,) = check(model=pretrained("models/ours"))

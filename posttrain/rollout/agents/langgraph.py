@@ -1,9 +1,9 @@
 """Runs a LangGraph agent as an agent loop: its chat model is the policy, its tools are the
-episode's, everything else about it stays as it is.
+episode's.
 
 LangChain reads a call's JSON into a dictionary and writes it again, so a message comes back in
 another spelling than the policy's; the conversation recognises it. The graph's return value is not
-read: the episode is made of the requests to its model and the answers.
+read.
 """
 
 import asyncio
@@ -38,10 +38,8 @@ MakeGraph = Callable[["PolicyChatModel", list[BaseTool]], CompiledStateGraph[Any
 
 def langgraph_loop(make_graph: MakeGraph) -> AgentLoop:
     """The agent loop of a graph over `messages`: `make_graph(model, tools)` compiles it, anew for
-    each message of the user.
-
-    A graph that takes more steps than its `recursion_limit` ends its episode as TURN_LIMIT.
-    """
+    each message of the user. One that takes more steps than its `recursion_limit` ends as
+    TURN_LIMIT."""
 
     async def program(host: AgentHost, messages: Sequence[Message]) -> None:
         model = PolicyChatModel(host=host, thread=threading.current_thread())
@@ -61,7 +59,7 @@ def langgraph_loop(make_graph: MakeGraph) -> AgentLoop:
 
 
 class PolicyChatModel(BaseChatModel):
-    """One episode's policy as a LangChain chat model. Settings such as temperature are the
+    """One episode's policy as a LangChain chat model. Temperature and the like are the
     rollout's."""
 
     host: Any  # AgentHost; pydantic would check what it cannot
@@ -137,8 +135,8 @@ def _tool(function: Mapping[str, Any], host: AgentHost) -> _EpisodeTool:
 
 
 def to_langchain(message: Message) -> BaseMessage:
-    """LangChain's form of a message. A call whose arguments are no JSON object becomes LangChain's
-    invalid call."""
+    """LangChain's form of a message; a call whose arguments are no JSON object is an invalid call
+    there."""
     match message.role:
         case "system":
             return SystemMessage(message.content)
@@ -167,8 +165,7 @@ def to_langchain(message: Message) -> BaseMessage:
 
 
 def from_langchain(message: BaseMessage) -> Message:
-    """The message of LangChain's form. Raises ValueError for parts that are no text, and for other
-    types of messages."""
+    """Raises ValueError for parts that are no text, and for other types of messages."""
     content = _text(message)
     match message:
         case SystemMessage():

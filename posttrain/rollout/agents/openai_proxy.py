@@ -1,11 +1,9 @@
-"""Runs an agent written with the plain `openai` client: it gets a base URL on this machine behind
+"""Runs an agent written with the plain `openai` client against a base URL on this machine, behind
 which the policy writes.
 
-One server per batch of episodes, in the engine's event loop: started by the first episode, stopped
-by the last. Each episode has an address of its own that nobody can guess, and the batch a key, so
-that no other process of this machine can act for an episode. Errors are answered with a status that
-clients do not retry (400): the reason of an end is kept with the episode, and a retry would hide it
-or cost a turn.
+One server per batch of episodes, in the engine's event loop. Each episode has an address that
+nobody can guess, and the batch a key, so that no other process of this machine can act for an
+episode. Errors have a status that clients do not retry (400): a retry would cost a turn.
 """
 
 import asyncio
@@ -15,30 +13,27 @@ import inspect
 import secrets
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from posttrain.rollout.agent_loops import AgentLoop
 from posttrain.rollout.agents.openai_format import (
     MODEL,
     BadRequest,
     completion,
-    completion_events,
     openai_messages,
     read_body,
     read_request,
 )
-from posttrain.rollout.agents.program import AgentHost, EpisodeOver, Served, run_program, stop_task
+from posttrain.rollout.agents.program import AgentHost, EpisodeOver, run_program
 from posttrain.rollout.episode import Episode
 from posttrain.rollout.policy import Policy
 from posttrain.rollout.tool_calls import in_thread
@@ -52,13 +47,10 @@ _SETTINGS: dict[str, Any] = {
     "timeout_keep_alive": 3600,  # seconds: a connection closed while an agent runs a tool would cost a retry
     "timeout_graceful_shutdown": 1,
 }
-_MAX_BODY_BYTES = 16 * 2**20  # the longest context of today's models is a few of them
 
 
 @dataclass(frozen=True, slots=True)
 class _Home:
-    """The host of an episode's tools, with its loop and thread."""
-
     host: AgentHost
     loop: asyncio.AbstractEventLoop
     thread: threading.Thread
@@ -66,12 +58,11 @@ class _Home:
 
 @dataclass(frozen=True, slots=True)
 class AgentTask:
-    """The argument of an agent: base URL, key and model of the policy, the conversation to answer,
-    and the tools. `messages` and `tools` are in OpenAI's form.
+    """The argument of an agent: base URL, key and model of the policy, the conversation to answer
+    and the tools, in OpenAI's form.
 
     `call_tool(name, arguments)` runs a tool of the episode and returns the text for the model;
-    `arguments` is the JSON text as the model wrote it, and where it is malformed the result says
-    so. It is for agents that run in a thread; a coroutine awaits `acall_tool`.
+    `arguments` is the JSON text as the model wrote it. A coroutine awaits `acall_tool`.
     """
 
     base_url: str
@@ -82,8 +73,8 @@ class AgentTask:
     _home: _Home
 
     def call_tool(self, name: str, arguments: str) -> str:
-        """Raises EpisodeOver where the episode is over, RuntimeError where it is called in the
-        event loop that it would wait for."""
+        """Run a tool, for threads. Raises EpisodeOver, and RuntimeError in the event loop that it
+        would wait for."""
         if threading.current_thread() is self._home.thread:
             raise RuntimeError(
                 "call_tool would wait for the event loop that it holds up: in a coroutine, `await task.acall_tool(…)`"
@@ -99,12 +90,12 @@ Agent = Callable[[AgentTask], None] | Callable[[AgentTask], Coroutine[Any, Any, 
 
 
 def openai_loop(agent: Agent) -> AgentLoop:
-    """The agent loop of a function of an `AgentTask`, which answers the user and returns. Its
-    return value is not read: the requests to the policy are recorded.
+    """The agent loop of a function of an `AgentTask`, which answers the user and returns; the
+    requests to the policy are recorded.
 
     A plain function runs in a thread of its own, and may use the blocking client. A coroutine
-    function runs in the event loop that also serves its requests: it must use `AsyncOpenAI`, and
-    block nowhere.
+    function shares the event loop that serves its requests: it must use `AsyncOpenAI`, and block
+    nowhere.
     """
     proxy = Proxy()
 
@@ -162,8 +153,7 @@ class Proxy:
 
 
 class _Server(uvicorn.Server):
-    """HTTP server that listens as soon as it is made: connections wait until the event loop serves
-    them."""
+    """Listens as soon as it is made: connections wait until the event loop serves them."""
 
     def __init__(self) -> None:
         self.hosts: dict[str, AgentHost] = {}
@@ -175,7 +165,7 @@ class _Server(uvicorn.Server):
         handlers: Any = {HTTPException: _not_served, Exception: _failed}
         app = Starlette(routes=routes, exception_handlers=handlers)
         app.router.redirect_slashes = False  # a client would follow, and ask twice
-        super().__init__(uvicorn.Config(_LoopbackOnly(app), **_SETTINGS))
+        super().__init__(uvicorn.Config(app, **_SETTINGS))
         # Bound here, so that the port is known at once; the kernel queues early connections.
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=2048)
         self.port: int = self._socket.getsockname()[1]
@@ -195,30 +185,22 @@ class _Server(uvicorn.Server):
         if refusal := self._refusal(request):
             return refusal
         try:
-            asked = read_request(read_body(await _body(request)))
+            messages, schemas = read_request(read_body(await request.body()))
         except BadRequest as error:
             return _error(400, str(error), "invalid_request")
-        except _TooLarge:
-            return _error(
-                413, f"the body has more than {_MAX_BODY_BYTES} bytes, which no model could read", "request_too_large"
-            )
-        except ClientDisconnect:
-            return Response(status_code=499)  # nobody reads it
         host = self.hosts.get(request.path_params["name"])
         if host is None:  # while the body came
             return _no_episode()
-        reply = asyncio.create_task(host.reply(asked.messages, asked.schemas))
+        # A task of its own: the end of the episode cancels the writing, not this answer. A client
+        # that hangs up and asks again gets the message that was written meanwhile.
+        reply = asyncio.create_task(host.reply(messages, schemas))
+        await asyncio.wait({reply})
+        if reply.cancelled():
+            return _error(400, "the episode is over", "episode_over")
         try:
-            served = await _unless_gone(reply, request)
+            return JSONResponse(completion(reply.result()))
         except EpisodeOver as error:
             return _error(400, str(error), "episode_over")
-        if served is None:
-            return Response(status_code=499)  # nobody reads it
-        if asked.is_stream:
-            return StreamingResponse(
-                completion_events(served, wants_usage=asked.wants_usage), media_type="text/event-stream"
-            )
-        return JSONResponse(completion(served))
 
     async def _models(self, request: Request) -> Response:
         model = {"id": MODEL, "object": "model", "created": 0, "owned_by": "posttrain"}
@@ -232,55 +214,6 @@ class _Server(uvicorn.Server):
         if request.path_params["name"] not in self.hosts:
             return _no_episode()
         return None
-
-
-class _LoopbackOnly:
-    """Middleware that refuses requests whose Host is not this machine: a web page's name may be
-    made to resolve to it (DNS rebinding)."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        host = Headers(scope=scope).get("host", "")
-        if host.partition(":")[0] in ("127.0.0.1", "localhost"):
-            await self._app(scope, receive, send)
-        else:
-            await _error(
-                400, f"the request is for the host {host!r}; use the base_url of the AgentTask", "invalid_host"
-            )(scope, receive, send)
-
-
-class _TooLarge(Exception):
-    """The body is longer than _MAX_BODY_BYTES; the rest of it is not kept."""
-
-
-async def _body(request: Request) -> bytes:
-    """Read a body. Raises _TooLarge, ClientDisconnect."""
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > _MAX_BODY_BYTES:
-            raise _TooLarge
-    return bytes(body)
-
-
-async def _unless_gone(reply: "asyncio.Task[Served]", request: Request) -> Served | None:
-    """The reply; None where the client hangs up before, and then the writing is cancelled."""
-    gone = asyncio.create_task(_disconnected(request))
-    try:
-        await asyncio.wait({reply, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if reply.done() and not reply.cancelled():
-            return reply.result()
-        return None
-    finally:
-        await stop_task(gone)
-        await stop_task(reply)
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _no_episode() -> Response:
@@ -301,5 +234,5 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 def _error(status: int, message: str, code: str) -> JSONResponse:
-    error: Mapping[str, Any] = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+    error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
     return JSONResponse({"error": error}, status_code=status, headers={"x-should-retry": "false"})

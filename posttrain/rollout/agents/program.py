@@ -1,9 +1,9 @@
-"""Serves an agent that is a program of its own: writes its messages, runs its calls, and decides
-when its episode is over.
+"""Serves an agent that is a program of its own: writes its messages, runs its calls, and ends its
+episode.
 
 Such a program keeps the conversation and sends all of it with each request. It may catch errors,
-try again, or never stop; so the reason of the end is kept here, not left to the program's
-exceptions: the first refused request ends the episode, and the program is cancelled.
+try again, or never stop, so the reason of the end is kept here: the first refused request ends the
+episode, and the program is cancelled.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ _GRACE_S = 5.0  # for a cancelled program to clean up; then it is left behind
 
 
 class EpisodeOver(Exception):
-    """Raised in a program that goes on when its episode is over. The text names the reason."""
+    """Raised in a program that goes on when its episode is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A message for the program. `num_read` tokens of context stood before its `num_written`;
+    """A message for the program; `num_read` tokens of context stood before its `num_written`;
     `is_cut`: it ran into a limit."""
 
     message: Message
@@ -46,8 +46,8 @@ class Served:
 
 
 class AgentHost:
-    """Serves one episode to its program. `over` is set to the stop reason, or to an error, as soon
-    as nothing more is served."""
+    """Serves one episode to its program. `over` gets the stop reason, or an error, as soon as
+    nothing more is served."""
 
     def __init__(self, episode: Episode, policy: Policy) -> None:
         self.episode = episode
@@ -61,17 +61,12 @@ class AgentHost:
         self._running: set[str] = set()
 
     def end(self, stop: StopReason) -> None:
-        """End the episode for this reason, unless it is over already."""
         if not self.over.done():
             self.over.set_result(stop)
 
     async def reply(self, messages: Sequence[Message], schemas: Sequence[Mapping[str, Any]]) -> Served:
-        """The agent's message after `messages`, with the tools of `schemas` offered. A repeated
-        request gets the same message again.
-
-        Raises EpisodeOver. May be cancelled: then nothing is recorded, and the same may be asked
-        again.
-        """
+        """The agent's message after `messages`, with the tools of `schemas` offered; the same
+        message again for a repeated request. Raises EpisodeOver. Cancelled, it records nothing."""
         async with self._turn:
             self._refuse_if_over()
             self._clock.cancel()
@@ -93,8 +88,8 @@ class AgentHost:
             )
 
     async def run_call(self, name: str, arguments: str) -> str:
-        """Run a call of one of the episode's tools and return the text for the agent; `arguments`
-        is JSON text. Raises EpisodeOver."""
+        """Run a call of one of the episode's tools; returns the text for the agent. Raises
+        EpisodeOver."""
         self._refuse_if_over()
         call = self._made(ToolCall("", name, arguments))
         self._running.add(call.id)
@@ -125,17 +120,15 @@ class AgentHost:
                 self.episode.messages.append(Message("tool", self._results[call.id], tool_call_id=call.id))
 
     def history(self) -> list[Message]:
-        """The task's opening messages and everything since the agent's first message: the
-        conversation as a user sees it, whatever the program opens with."""
+        """The task's opening messages and all since the agent's first: the conversation as a user
+        sees it, whatever the program opens with."""
         now = self.episode.now
         return [*self.episode.task.messages, *(now.messages[now.written()[0] :] if now.turns else ())]
 
     async def run_until_over(self, program: Coroutine[Any, Any, object]) -> StopReason | None:
         """Run the program until it returns (None, or the reason why its last message is the last)
-        or the episode is over.
-
-        Raises AgentFailed for an exception of the program, and the error that ended the episode.
-        """
+        or the episode is over. Raises AgentFailed for its exception, and the error that ended the
+        episode."""
         running: asyncio.Task[Any] = asyncio.create_task(program)
         try:
             await asyncio.wait([running, self.over], return_when=asyncio.FIRST_COMPLETED)
@@ -170,8 +163,8 @@ class AgentHost:
             raise EpisodeOver(f"the episode is over: {stop}")
 
     def _without_keys(self, messages: Sequence[Message]) -> list[Message]:
-        """Redact and cut the messages that the program added, which may hold anything (its own
-        tools' results, its prompts); those of the policy stay as they are."""
+        """Redact and cut the messages that the program added; those of the policy stay as they
+        are."""
         known = self.episode.now.messages
         return [
             message
@@ -187,8 +180,8 @@ class AgentHost:
         )
 
     def _made(self, call: ToolCall) -> ToolCall:
-        """The call of the agent's last message that the program runs; one that the program makes on
-        its own has no id."""
+        """The call of the agent's last message that the program runs; one that it makes on its own
+        has no id."""
         now = self.episode.now
         made = now.messages[now.written()[-1]].tool_calls if now.turns else ()
         # Equal calls of one message are told apart by those that have been run already.
@@ -196,8 +189,6 @@ class AgentHost:
         return next((one for one in made if one.id not in is_taken and is_same_call(one, call)), call)
 
     def _end_unless_asked(self) -> None:
-        """End the episode of a program that never asked for a message: the usual time limit begins
-        with the first one."""
         self.end(StopReason.TIME_LIMIT)
 
     def _fail(self, error: Exception) -> EpisodeOver:
@@ -212,8 +203,7 @@ class AgentHost:
 
 
 async def stop_task(task: "asyncio.Task[Any]") -> None:
-    """Cancel a task and wait until it has cleaned up, at most some seconds. Its exception is
-    dropped."""
+    """Cancel a task and wait some seconds until it has cleaned up. Its exception is dropped."""
     task.cancel()
     # Not awaited directly: a program may swallow the cancellation.
     await asyncio.wait({task}, timeout=_GRACE_S)
@@ -225,8 +215,8 @@ Program = Callable[[AgentHost, Sequence[Message]], Coroutine[Any, Any, object]]
 
 
 async def run_program(episode: Episode, policy: Policy, program: Program) -> StopReason:
-    """Run an episode: `program(host, conversation)` answers the user, and is run again with the
-    longer conversation as long as the user replies."""
+    """Run an episode: `program(host, conversation)` answers the user, again and again as long as
+    the user replies."""
     host = AgentHost(episode, policy)
     try:
         while True:

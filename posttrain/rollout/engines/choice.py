@@ -41,31 +41,21 @@ def make_engine(
             )
             atexit.register(engine.close)
             return engine
-        case "openai":
-            raise ConfigurationError(
-                "POSTTRAIN_ENGINE is openai: such an endpoint gives no token ids, "
-                "and a model is trained on the tokens that it wrote. It can be the "
-                "teacher (generate_data.source, evaluate.teacher); to train through servers take vllm"
-            )
     raise ConfigurationError(f"POSTTRAIN_ENGINE is {name!r}; there are torch and vllm")
 
 
 def is_elsewhere() -> bool:
-    """True where servers generate and not this process."""
     return os.environ.get("POSTTRAIN_ENGINE", "torch") != "torch"
 
 
 def server_urls() -> list[str]:
-    """The servers' URLs, without duplicates. Raises ConfigurationError where the environment names
+    """The servers' URLs, without duplicates. Raises ConfigurationError where the environment has
     none."""
     named = os.environ.get("POSTTRAIN_VLLM_URLS", "")
-    try:
-        text = Path(named[1:]).read_text(encoding="utf-8") if named.startswith("@") else named
-    except OSError as error:
-        raise ConfigurationError(f"POSTTRAIN_VLLM_URLS is {named!r} and the file cannot be read: {error}") from error
     if not named:
         raise ConfigurationError(
             "POSTTRAIN_ENGINE is vllm and POSTTRAIN_VLLM_URLS names no server: "
             "set it to http://127.0.0.1:8101,… or to @FILE"
         )
+    text = Path(named[1:]).read_text(encoding="utf-8") if named.startswith("@") else named
     return list(dict.fromkeys(url.rstrip("/") for url in text.replace(",", " ").split()))

@@ -1,12 +1,11 @@
-"""Fuses a decoder's weights for fast generation: products that a forward pass would compute each
-time are computed once.
+"""Fuses a decoder's weights for fast generation: products that each forward pass would compute are
+computed once.
 
-Copies, not views: they cost the model's memory once more and must be read again after every
-optimizer step. In exchange a step of a small model is faster, LoRA costs nothing, and every
-supported architecture has one form. Folded, exactly up to float32 rounding: RMSNorm weights and the
-attention scale into the matrices that follow them, LoRA's B A into W, q, k and v into one matrix,
-gate and up into another, and the halves of each head interleaved so that the rotary embedding is
-one complex multiplication (q·k does not depend on the order of a head's dimensions).
+Folded, exactly up to float32 rounding: RMSNorm weights and the attention scale into the matrices
+that follow them, LoRA's B A into W, q, k and v into one matrix, gate and up into another, and the
+halves of each head interleaved so that the rotary embedding is one complex multiplication (q·k does
+not depend on the order of a head's dimensions). They are copies, read again after every optimizer
+step.
 
 With adapters, and rounded to bfloat16, matrices that no norm is folded into are taken off its grid
 before (`models/bf16_rescale.py`): those that read values and the MLP's inner channels.
@@ -30,12 +29,11 @@ ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # those whose frequencies 
 
 @dataclass(frozen=True, slots=True)
 class FusedLayer:
-    """One decoder layer. H query heads, K key-value heads, D dimensions a head, M the MLP's inner
-    size; weights are (out, in).
+    """One decoder layer: H query heads, K key-value heads, D dimensions a head, M the MLP's inner
+    size.
 
-    `qkv` is ((H + 2 K) D, hidden); `head_norm` is (H + K, D), or None where heads are not
-    normalised; `gate_up` is (2 M, hidden). `eps` is of the two layer norms, `head_eps` of the
-    heads'.
+    Weights are (out, in): `qkv` ((H + 2 K) D, hidden), `gate_up` (2 M, hidden); `head_norm` (H + K,
+    D), None where heads are not normalised.
     """
 
     qkv: Tensor
@@ -71,12 +69,9 @@ class FusedWeights:
 
 
 def fuse(model: nn.Module) -> FusedWeights:
-    """Fuse the current weights of a Hugging Face causal LM, LoRA adapters included, in the type
-    that the model computes in. Dropout is left out.
-
+    """Fuse the current weights of a causal LM, adapters included, in the type that it computes in.
     Raises ConfigurationError where the architecture is none of `LIKE_QWEN3` or a part of it is not
-    what it is in plain transformers.
-    """
+    as in plain transformers."""
     causal_lm = behind_adapters(model)
     config = causal_lm.config
     _require(config.model_type in LIKE_QWEN3, f"model type {config.model_type!r} is not one of {', '.join(LIKE_QWEN3)}")
@@ -114,8 +109,7 @@ def fuse(model: nn.Module) -> FusedWeights:
 
 
 def _layer_types(config: Any) -> list[str]:
-    """The attention type of each layer. Mistral's configuration has one window for all layers, or
-    none."""
+    """Attention type of each layer; Mistral's configuration has one window for all, or none."""
     if found := getattr(config, "layer_types", None):
         return list(found)
     has_window = config.model_type == "mistral" and config.sliding_window is not None
@@ -166,8 +160,8 @@ def _in_type(layer: FusedLayer, dtype: torch.dtype) -> FusedLayer:
 
 
 def _fuse_heads(attention: Any, norm_weight: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Matrix, bias and head norms of q, k and v together: heads interleaved, the scale of q·k in
-    q's norm, or in q itself where it has none."""
+    """Matrix, bias and head norms of q, k and v: heads interleaved, the scale of q·k in q's norm,
+    or in q itself."""
     dim, scale = attention.head_dim, attention.scaling
     has_head_norm = hasattr(attention, "q_norm")
     weights, biases = [], []
@@ -190,20 +184,19 @@ def _fuse_heads(attention: Any, norm_weight: Tensor) -> tuple[Tensor, Tensor | N
 
 
 def _interleaved(rows: Tensor, dim: int) -> Tensor:
-    """Place row i beside row i + dim/2 within each head of `dim` rows, the pair that the rotary
-    embedding turns together: 0 1 2 3 becomes 0 2 1 3."""
+    """Place row i beside row i + dim/2 within each head, the pair that the rotary embedding turns:
+    0 1 2 3 becomes 0 2 1 3."""
     halves = rows.reshape(-1, 2, dim // 2, *rows.shape[1:])
     return halves.transpose(1, 2).reshape(rows.shape)
 
 
 def _scaled(weight: Tensor, norm_weight: Tensor) -> Tensor:
-    """The matrix with an input norm's weight folded in: multiplied in float32, whatever the model's
-    type."""
+    """The matrix with an input norm's weight folded in, in float32."""
     return (weight.float() * norm_weight.detach().float()).to(weight.dtype)
 
 
 def _concatenated(biases: list[Tensor | None]) -> Tensor | None:
-    """The biases as one vector; None where no projection has one (all have one or none does)."""
+    """The biases as one vector; None where no projection has one."""
     present = [bias for bias in biases if bias is not None]
     return torch.cat(present) if present else None
 

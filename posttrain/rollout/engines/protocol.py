@@ -1,13 +1,10 @@
 """The engine protocol: token ids in, token ids and their log-probabilities out, one call per agent
 message.
 
-An engine never sees text. A request carries the whole context of the episode, so that an engine
-that lost its state (restarted, weights replaced, cache evicted) answers the same as one that kept
-it; what it keeps between the turns of an episode is its own affair.
-
-Log-probabilities are those of the distribution that was sampled from, temperature applied, because
-an importance ratio divides by them (arXiv 2402.03300, eq. 3); at temperature 0 (greedy) there is no
-such distribution and they are those at temperature 1.
+A request carries the whole context of the episode, so that an engine that lost its state answers
+the same as one that kept it. Log-probabilities are those of the distribution that was sampled from,
+temperature applied, because an importance ratio divides by them (arXiv 2402.03300, eq. 3); at
+temperature 0 (greedy) they are those at temperature 1.
 """
 
 from collections.abc import Sequence
@@ -17,10 +14,9 @@ from typing import Literal, Protocol
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """One message to write. `temperature` 0 is greedy. `seed` belongs to the episode, not to the
-    request: the draw for the token at position p of the context is the p-th number of the seed's
-    stream, so an episode is the same however its turns are cut and whatever else is in the batch.
-    """
+    """One message to write. `seed` is the episode's: the draw for the token at position p of the
+    context is the p-th number of its stream, so an episode is the same however its turns are cut
+    and whatever else is in the batch."""
 
     episode_id: str
     token_ids: Sequence[int]
@@ -32,8 +28,8 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """The tokens written, stop token included, with a log-probability for each, all under the
-    weights of `policy_version`. `length`: `max_new_tokens` were written without a stop token."""
+    """The tokens written, stop token included, all under the weights of `policy_version`. `length`:
+    `max_new_tokens` were written without a stop token."""
 
     token_ids: Sequence[int]
     logprobs: Sequence[float]
@@ -42,22 +38,19 @@ class Generation:
 
 
 class EngineFailed(Exception):
-    """The message that was asked for will not come: no server answered at any try. The episode is
-    aborted."""
+    """No server wrote the message at any try. The episode is aborted."""
 
 
 class Engine(Protocol):
-    """A batching generator. An episode that has generated holds resources until it is released,
-    however it ended."""
+    """A batching generator. An episode that has generated holds resources until it is released."""
 
     @property
     def policy_version(self) -> int:
-        """Number of weight updates: 0 for the weights that the engine was made with."""
+        """Number of weight updates."""
         ...
 
     async def generate(self, request: GenerateRequest) -> Generation:
-        """Write one message. Raises ValueError where the request cannot be served at any time
-        (empty context, longer than the engine holds)."""
+        """Write one message."""
         ...
 
     def release(self, episode_id: str) -> None:
@@ -65,11 +58,10 @@ class Engine(Protocol):
         ...
 
     def refresh_weights(self) -> None:
-        """Copy the model's current weights; every context is computed anew. Raises RuntimeError
-        while a message is being written."""
+        """Copy the model's current weights. Raises RuntimeError while a message is being
+        written."""
         ...
 
     def sleep(self) -> None:
-        """Free the memory until `refresh_weights`, before which nothing is written. Raises
-        RuntimeError while a message is being written."""
+        """Free the memory until `refresh_weights`, before which nothing is written."""
         ...

@@ -1,9 +1,7 @@
-"""Per-slot state of the torch engine: the episode, its tokens, how many of them are cached, and
-where its message must end.
+"""Per-slot state of the torch engine, as arrays over slots: a step of the whole batch is a few
+NumPy calls.
 
-Arrays over slots rather than an object per slot, so that a step of the whole batch is a few NumPy
-calls. Slots in use are always the first ones: a step computes the first `num_used` slots and
-nothing else, so freeing a slot moves the last one into the hole.
+Slots in use are always the first ones: freeing a slot moves the last one into the hole.
 """
 
 from dataclasses import dataclass
@@ -27,8 +25,8 @@ class Prefix:
 
 
 class SlotTable:
-    """Arrays over S slots of C context positions. `length` counts the known tokens, `num_cached`
-    those whose keys and values are cached."""
+    """Arrays over S slots of C positions: `length` known tokens, `num_cached` with keys and
+    values."""
 
     def __init__(self, num_slots: int, max_context_tokens: int) -> None:
         self.num_used = 0
@@ -55,8 +53,8 @@ class SlotTable:
         return self._episode_ids[slot]
 
     def take(self, episode_id: str, seed: int) -> int:
-        """Give the next free slot to an episode and draw its random stream: number p is for the
-        token at position p."""
+        """Give the next free slot to an episode and draw its random stream: number p is for
+        position p."""
         slot = self.num_used
         self.num_used += 1
         self._episode_ids.append(episode_id)
@@ -70,7 +68,7 @@ class SlotTable:
 
     def free(self, episode_id: str) -> tuple[int, int]:
         """Free the episode's slot and move the last used one into it. Returns that one's old and
-        new place, equal where nothing moved."""
+        new place."""
         slot = self._slot_of.pop(episode_id)
         self.num_used -= 1
         last, moved = self.num_used, self._episode_ids.pop()
@@ -83,8 +81,8 @@ class SlotTable:
         return last, slot
 
     def begin(self, request: GenerateRequest) -> None:
-        """Put a request into its episode's slot. Cached positions stay as far as the new context
-        agrees with the old one."""
+        """Put a request into its episode's slot; cached positions stay as far as the contexts
+        agree."""
         slot = self._slot_of[request.episode_id]
         context = np.asarray(request.token_ids, np.int64)
         num_cached = min(int(self.num_cached_S[slot]), len(context) - 1)
@@ -114,8 +112,8 @@ class SlotTable:
         return Prefix(best, int(shared_S[best]))
 
     def append(self, token_N: NDArray[np.int64], logprob_N: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Append one token to each of the first N slots that is writing. Returns the slots whose
-        message ends with it."""
+        """Append one token to each writing slot of the first N; returns the slots whose message
+        ends."""
         slots = np.flatnonzero(self.is_writing_S[: len(token_N)])
         token, length = token_N[slots], self.length_S[slots]
         self.token_S_C[slots, length] = token
@@ -132,8 +130,8 @@ class SlotTable:
         return is_stop
 
     def message(self, slot: int) -> tuple[list[int], list[float], bool]:
-        """The tokens of the message just written, their log-probabilities, and whether it ended by
-        a stop token."""
+        """Tokens of the message just written, log-probabilities, and whether a stop token ended
+        it."""
         written = slice(self.message_start_S[slot], self.length_S[slot])
         token_ids = self.token_S_C[slot, written]
         return (

@@ -41,8 +41,8 @@ class Extension:
 
 
 class SlottedDecoder:
-    """A model's fused weights with its KV cache, (layers, 2, S, K, C, D). Unchecked: token ids must
-    be in the vocabulary and positions below `max_context_tokens`."""
+    """Fused weights with their KV cache, (layers, 2, S, K, C, D). Unchecked: ids in the vocabulary,
+    positions below `max_context_tokens`."""
 
     def __init__(self, weights: FusedWeights, *, num_slots: int, max_context_tokens: int) -> None:
         self._weights = weights
@@ -58,13 +58,12 @@ class SlottedDecoder:
 
     @torch.inference_mode()
     def copy(self, source: int, target: int, num_tokens: int) -> None:
-        """Copy the first `num_tokens` positions of one slot into another."""
         self.cache[:, :, target, :, :num_tokens] = self.cache[:, :, source, :, :num_tokens]
 
     @torch.inference_mode()
     def read(self, extensions: Sequence[Extension]) -> None:
-        """Compute and cache the keys and values of new tokens. Extensions of one slot must be in
-        order; they are packed by length."""
+        """Cache the keys and values of new tokens, packed by length; extensions of one slot in
+        order."""
         batch: list[Extension] = []
         room = _MAX_PACKED_TOKENS
         for extension in sorted(extensions, key=lambda extension: len(extension.token_ids)):
@@ -80,8 +79,7 @@ class SlottedDecoder:
 
     @torch.inference_mode()
     def write(self, token_N: NDArray[np.int64], length_N: NDArray[np.int64]) -> Tensor:
-        """Logits (N, V) after one more token in each of the first N slots, whose contexts have
-        `length_N` tokens with it."""
+        """Logits (N, V) after one more token in each of the first N slots; `length_N` counts it."""
         weights = self._weights
         num_kv, dim = weights.num_kv_heads, weights.head_dim
         ranges = self._ranges(length_N)
@@ -113,7 +111,7 @@ class SlottedDecoder:
 
     def _ranges(self, length_N: NDArray[np.int64]) -> list[tuple[slice, int]]:
         """Ranges of (N K) rows with the positions that attention reads of each. On a GPU all slots
-        are one range: its cost is calls, not memory."""
+        are one: its cost is calls, not memory."""
         num_kv, size = self._weights.num_kv_heads, _RANGE if self.device.type == "cpu" else len(length_N)
         longest = np.maximum.reduceat(length_N, range(0, len(length_N), size)).tolist()
         spans = [min(-(-length // _SPAN_STEP) * _SPAN_STEP, self._max_context_tokens) for length in longest]
@@ -123,8 +121,7 @@ class SlottedDecoder:
         ]
 
     def _read_packed(self, batch: Sequence[Extension]) -> None:
-        """Read new tokens of all requests in one pass. The last layer computes keys and values
-        alone: nobody asks for its logits."""
+        """Read new tokens of all requests in one pass; of the last layer keys and values alone."""
         weights, pack = self._weights, _Packing(batch, self.device)
         slots_K = pack.slot_P[:, None] * weights.num_kv_heads + torch.arange(weights.num_kv_heads, device=self.device)
         rows_PK = (slots_K * self._max_context_tokens + pack.position_P[:, None]).flatten()
@@ -149,8 +146,7 @@ class SlottedDecoder:
             x = _finish_layer(layer, x, attended.transpose(1, 2).flatten(0, 1)[pack.unpadded_P].flatten(1))
 
     def _heads(self, layer: FusedLayer, x: Tensor, rotations: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q (·, H, D), k and v (·, K, D) of packed tokens, normalised and turned; `rotations` is
-        (·, 1, D/2)."""
+        """q (·, H, D), k and v (·, K, D) of packed tokens, normalised and turned."""
         weights = self._weights
         normed = functional.rms_norm(x, x.shape[-1:], eps=layer.attention_eps)
         heads = _linear(normed, layer.qkv, layer.qkv_bias).view(len(x), -1, weights.head_dim)
@@ -172,9 +168,12 @@ def num_slots_within(free: int, weights: FusedWeights, max_context_tokens: int) 
 
 def zeros(shape: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
     """A tensor of zeros for a cache: masked positions are still multiplied by 0, and 0 · NaN is
-    NaN. On a CPU, pages that were never written take no memory, so unused slots are free;
-    torch.zeros writes to all. They are small pages: numpy's are of 2 MiB, which a token in every
-    slot fills all with zeros, a tenth of a training step."""
+    NaN.
+
+    On a CPU, pages never written take no memory, where torch.zeros writes to all. They are small
+    pages: numpy's are of 2 MiB, which a token in every slot fills with zeros, a tenth of a training
+    step.
+    """
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     pages = mmap.mmap(-1, math.prod(shape) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -1,11 +1,10 @@
 """Generation by vLLM servers: an episode stays with its server, servers come and go, and stale
 weights never write a token that is trained on.
 
-Servers are watched by an event loop in a thread of its own, which lives as long as the engine;
-batches of episodes each have a loop of their own. A server takes part once it has the current
-weights and has shown it: on fixed prompts its log-probabilities agree with a forward pass of the
-trainer. One that fails (dead, hanging, garbage, other weights) is left out, its message is written
-by another, and it is tried again every few seconds.
+An event loop in a thread of its own watches the servers. A server takes part once it has the
+current weights and has shown it: on fixed prompts its log-probabilities agree with the trainer's.
+One that fails is left out, its message is written by another, and it is tried again every few
+seconds.
 """
 
 import asyncio
@@ -13,6 +12,7 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -24,7 +24,6 @@ import torch
 from posttrain.models.adapters import is_adapted
 from posttrain.models.precision import compute_dtype
 from posttrain.rollout.engines.protocol import EngineFailed, GenerateRequest, Generation
-from posttrain.rollout.engines.routing import Router
 from posttrain.rollout.engines.vllm_server import BASE, ServerFailed, VllmServer
 from posttrain.rollout.engines.weight_files import WeightFiles
 from posttrain.runtime.exits import ConfigurationError, Interrupted
@@ -41,9 +40,49 @@ _NUM_TRIES = 4  # of a message, each on another server where there is one
 _WATCH_S = 2.0
 
 
+class Router:
+    """Chooses the server of a message: the one that wrote the episode's last, which has its context
+    cached, else the one with the fewest requests in flight. It neither sends nor waits."""
+
+    def __init__(self) -> None:
+        self._up: dict[str, None] = {}  # in the order in which they came up: ties go to the first
+        self._in_flight = Counter[str]()
+        self._server_of: dict[str, str] = {}
+
+    @property
+    def up(self) -> tuple[str, ...]:
+        return tuple(self._up)
+
+    def set_up(self, url: str) -> None:
+        """Route to this server: it answers and has the current weights."""
+        self._up[url] = None
+
+    def set_down(self, url: str) -> None:
+        self._up.pop(url, None)
+
+    def choose(self, episode_id: str, *, avoid: Sequence[str] = ()) -> str | None:
+        """The server for the episode's next message, which then counts as in flight; None where
+        none is up. Those to `avoid` are taken only where all others are down."""
+        url = self._server_of.get(episode_id)
+        if url is None or url not in self._up or url in avoid:
+            candidates = [one for one in self._up if one not in avoid] or list(self._up)
+            url = min(candidates, key=lambda one: self._in_flight[one], default=None)
+        if url is not None:
+            self._server_of[episode_id] = url
+            self._in_flight[url] += 1
+        return url
+
+    def finish(self, url: str) -> None:
+        """Count a request that `choose` gave out as over."""
+        self._in_flight[url] -= 1
+
+    def release(self, episode_id: str) -> None:
+        self._server_of.pop(episode_id, None)
+
+
 class VllmEngine:
-    """Generates for one model, which may be training, through the servers that `urls()` names now
-    and later. To be closed."""
+    """Generates for one model through the servers that `urls()` names now and later. To be
+    closed."""
 
     def __init__(
         self,
@@ -57,7 +96,7 @@ class VllmEngine:
         patience_s: float = 60.0,
     ) -> None:
         """Raises Interrupted where no server takes the weights within `patience_s`,
-        ConfigurationError where one takes them and writes otherwise."""
+        ConfigurationError where one writes with others."""
         self.policy_version = -1
         self._model, self._urls, self._check_prompts, self._stop_ids = model, urls, check_prompts, stop_ids
         self._timeout_s, self._patience_s = timeout_s, patience_s
@@ -95,7 +134,7 @@ class VllmEngine:
         self._loop.call_soon_threadsafe(self._router.release, episode_id)
 
     def refresh_weights(self) -> None:
-        """Raises as the constructor does. A server that fails is left out like any other."""
+        """Raises as the constructor does."""
         if self._in_flight:
             raise RuntimeError(
                 f"{self._in_flight} messages are being written; half of each would be by the old weights: "
@@ -164,8 +203,7 @@ class VllmEngine:
         return Generation(token_ids, logprobs, "stop" if finish == "stop" else "length", self.policy_version)
 
     async def _refresh(self) -> None:
-        """Write the weights and give them to every server that answers. The first that took them is
-        compared with the trainer itself."""
+        """Write the weights and give them to every server that answers."""
         async with self._preparing:  # the watch must not give the old file under the new name
             for url in self._router.up:
                 self._router.set_down(url)
@@ -188,8 +226,7 @@ class VllmEngine:
             await asyncio.sleep(0.5)
 
     async def _watch(self) -> None:
-        """Bring up new servers and those that came back; leave out those that are no longer
-        named."""
+        """Bring up new servers and those that came back; leave out those no longer named."""
         while True:
             await asyncio.sleep(_WATCH_S)
             for url in set(self._router.up) - set(self._urls()):
@@ -199,8 +236,8 @@ class VllmEngine:
                     print(f"posttrain: a vLLM server is left out: {error}", file=sys.stderr, flush=True)
 
     async def _bring_up(self) -> list[BaseException]:
-        """Give the current weights to every named server that is not up, check each, and return the
-        errors of those that stay out."""
+        """Give the current weights to every server that is not up; the errors of those that stay
+        out."""
         async with self._preparing:
             down = [url for url in self._urls() if url not in self._router.up]
             # The first server alone, because its tokens become the reference for all others.
@@ -221,13 +258,12 @@ class VllmEngine:
         return None
 
     async def _check(self, server: VllmServer) -> None:
-        """Compare the server's log-probabilities of tokens that it samples behind the fixed prompts
+        """Compare the log-probabilities of tokens that the server samples behind the fixed prompts
         with the trainer's.
 
-        Sampled tokens, because scoring a given text bypasses the server's prefix cache and would
-        not show a stale one. A server that comes later, when the weights in training may have
-        changed, is compared with the trainer's figures for the first server's tokens, as far as
-        both wrote the same.
+        Sampled ones: scoring a given text bypasses vLLM's prefix cache and would not show a stale
+        one. A server that comes later, when the weights in training may have changed, is compared
+        on the first server's tokens, as far as both wrote the same.
         """
         requests = [
             GenerateRequest("check", prompt, _CHECK_TOKENS, 1.0, seed, self._stop_ids)
@@ -259,8 +295,7 @@ class VllmEngine:
 
     @torch.no_grad()
     def _score(self, written: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probabilities of tokens behind the fixed prompts, by the model in training as it is
-        now."""
+        """The trainer's log-probabilities of tokens behind the fixed prompts."""
         # Dropout must be off, and the trainer's mode restored.
         was_training = self._model.training
         self._model.eval()

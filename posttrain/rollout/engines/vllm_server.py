@@ -1,10 +1,8 @@
 """HTTP client of one vLLM server: generate by token ids, load weights, and ask which weights it
 has.
 
-Written for vLLM 0.32's token endpoint `/inference/v1/generate` (`--enable-scale-out`) and its
-development endpoints (`VLLM_SERVER_DEV_MODE=1`), which answer without a key: such a server belongs
-on a network that only trusted machines reach. SGLang's `/generate` with `input_ids` and
-`/update_weights_from_disk` fit the same contract; nobody has run them here.
+Written for vLLM 0.32's token endpoint (`--enable-scale-out`) and its development endpoints
+(`VLLM_SERVER_DEV_MODE=1`), which answer without a key: only trusted machines may reach it.
 """
 
 import json
@@ -19,25 +17,23 @@ from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.http_bodies import IDENTITY, read_body, redirection
 from posttrain.runtime.limits import clip, reason
 from posttrain.runtime.redaction import redact
-from posttrain.types import BadNumber, number
+from posttrain.types import number
 
 BASE = "base"  # the name of the model that it was started with; `serve.sh` gives it
 # Refusals of the request itself. 404 is none: a restarted server does not know the adapter yet.
 _REFUSALS = (400, 401, 403, 405, 422)
 _HEALTH_S = 5.0
-_MAX_ID = 2**31 - 1
 _ROUNDING = 1e-3  # the log-probability of what is certain may come out above 0
 _LEAST_LOGPROB = -1e4  # servers write -9999 for what has none; a token that was sampled has one
 
 
 class ServerFailed(Exception):
-    """The server did not answer in time, broke off, or gave a nonsensical answer: another server
-    may do better."""
+    """The server did not answer in time, broke off, or gave a nonsensical answer."""
 
 
 class VllmServer:
-    """Client of one server. Raises ServerFailed where the server is to blame, ConfigurationError
-    where it refuses the request itself."""
+    """Raises ServerFailed where the server is to blame, ConfigurationError where it refuses the
+    request itself."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession, *, timeout_s: float) -> None:
         self.url = url
@@ -45,8 +41,8 @@ class VllmServer:
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(timeout_s, 10))
 
     async def write(self, request: GenerateRequest, *, model: str) -> tuple[list[int], list[float], str, list[str]]:
-        """Generate one message: token ids, their log-probabilities, vLLM's finish reason, and the
-        names of the weights that wrote them, in order.
+        """One message: token ids, their log-probabilities, vLLM's finish reason, and the names of
+        the weights that wrote them.
 
         The seed of a request combines the episode's with the position where it begins: vLLM has no
         random stream that goes on over turns.
@@ -64,19 +60,20 @@ class VllmServer:
         answer = await self._post("/inference/v1/generate", body)
         try:
             choice = answer["choices"][0]
-            logprobs = [_logprob(token["logprob"]) for token in choice["logprobs"]["content"]]
-            token_ids = [int(number(token, "a token's id", low=0, high=_MAX_ID)) for token in choice["token_ids"]]
+            # a ratio of probabilities is e to the power of them, and NaN would be learnt from
+            logprobs = [
+                number(token["logprob"], "a token's log-probability", low=_LEAST_LOGPROB, high=_ROUNDING)
+                for token in choice["logprobs"]["content"]
+            ]
+            token_ids = [int(token) for token in choice["token_ids"]]
             versions = [str(span["version"]) for span in choice["weight_versions"]]
             finish = str(choice["finish_reason"])
-        except BadNumber as error:
-            raise ServerFailed(f"{redact(self.url)} answered what cannot be learnt from: {reason(error)}") from None
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ServerFailed(
-                f"{redact(self.url)} answered without {reason(error)}: {clip(str(answer), 200)}"
+                f"{redact(self.url)} gave no message ({type(error).__name__} {reason(error)}): {clip(str(answer), 200)}"
             ) from None
         if not token_ids or len(token_ids) != len(logprobs) or finish not in ("stop", "length"):
-            wrote = f"{len(token_ids)} tokens with {len(logprobs)} log-probs"
-            raise ServerFailed(f"{redact(self.url)} wrote {wrote} and ended by {reason(repr(finish))}")
+            raise ServerFailed(f"{redact(self.url)} gave no message: {clip(str(answer), 200)}")
         return token_ids, logprobs, finish, versions
 
     async def check_health(self) -> None:
@@ -88,8 +85,8 @@ class VllmServer:
         return str((await self._request("GET", "/weight_info")).get("weight_version"))
 
     async def load_weights(self, folder: Path, *, version: str, is_adapter: bool) -> None:
-        """Load weights for every message that begins after this. Messages in flight are finished by
-        the old ones; the cache is emptied."""
+        """Load weights for every message that begins after this; those in flight are finished by
+        the old ones."""
         # `wait`: messages in flight are finished by the weights that began them.
         await self._post("/pause?mode=wait")
         if is_adapter:
@@ -101,17 +98,10 @@ class VllmServer:
 
     async def _load_adapter(self, folder: Path, version: str) -> None:
         """Load a LoRA adapter named by its version, and unload all others. Not `load_inplace` under
-        one name: vLLM 0.32 would then read the file again at every token."""
+        one name: vLLM 0.32 would read the file again at every token."""
         loaded = {model["id"] for model in (await self._request("GET", "/v1/models")).get("data", [])} - {BASE}
         if version not in loaded:
-            try:
-                await self._post("/v1/load_lora_adapter", {"lora_name": version, "lora_path": str(folder)})
-            except ServerFailed as error:
-                if "add_lora" not in str(error):
-                    raise
-                raise ConfigurationError(
-                    f"{error}; start it with LORA_RANK set to the adapter's r or more (infra/vllm/serve.sh)"
-                ) from error
+            await self._post("/v1/load_lora_adapter", {"lora_name": version, "lora_path": str(folder)})
         for old in loaded - {version}:
             await self._post("/v1/unload_lora_adapter", {"lora_name": old})
 
@@ -143,9 +133,3 @@ class VllmServer:
                 return json.loads(text) if text.startswith("{") else {}
         except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError) as error:
             raise ServerFailed(f"{where}: {type(error).__name__} {reason(error)}") from None
-
-
-def _logprob(value: object) -> float:
-    """A sampled token's log-probability. Raises BadNumber for one out of bounds: a ratio of
-    probabilities is e to the power of it."""
-    return number(value, "a token's log-probability", low=_LEAST_LOGPROB, high=_ROUNDING)

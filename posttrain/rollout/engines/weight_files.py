@@ -1,9 +1,8 @@
 """Writes the weights of a model in training for servers to read: one folder per version, the last
 two kept.
 
-A tied output matrix is written out as a matrix of its own (`tie_word_embeddings: false`): vLLM on a
-CPU keeps a packed copy of the head, which a reload renews only where the file has the head;
-otherwise new layers would silently write with an old head.
+A tied output matrix is written as a matrix of its own (`tie_word_embeddings: false`): vLLM on a CPU
+keeps a packed copy of the head, which a reload renews only where the file has the head.
 """
 
 import json
@@ -16,39 +15,28 @@ from safetensors.torch import save_file
 
 from posttrain.models.adapters import is_adapted
 from posttrain.models.precision import compute_dtype
-from posttrain.runtime.exits import ConfigurationError
 
 _NUM_KEPT = 2
 
 
 class WeightFiles:
-    """Writes `folder/<version>/`. Refuses a version whose tensors differ from the first's: a server
-    would accept it and write garbage."""
+    """Writes `folder/<version>/`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._shapes: dict[str, torch.Size] = {}
         self._written: list[Path] = []
 
     def write(self, model: Any, version: str) -> Path:
-        """Write a version: a LoRA adapter alone where the model has one, else all weights. Returns
-        the absolute path of its folder."""
+        """Write a LoRA adapter alone where the model has one, else all weights; returns the
+        absolute folder."""
         target = (self._folder / version).resolve()
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
         if is_adapted(model):
-            # With embedding layers, peft would look for the model's hub page each time.
+            # with embedding layers, peft would look for the model's hub page each time
             model.save_pretrained(target, safe_serialization=True, save_embedding_layers=False)
         else:
-            weights = full_weights(model)
-            shapes = {name: tensor.shape for name, tensor in weights.items()}
-            if self._shapes and shapes != self._shapes:
-                changed = min(name for name, _ in shapes.items() ^ self._shapes.items())
-                raise ConfigurationError(
-                    f"the tensor {changed!r} is not what it was in the first version; start the servers with this model"
-                )
-            self._shapes = shapes
-            save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
+            save_file(full_weights(model), target / "model.safetensors", metadata={"format": "pt"})
         self._written.append(target)
         for old in self._written[:-_NUM_KEPT]:
             shutil.rmtree(old, ignore_errors=True)
@@ -57,8 +45,8 @@ class WeightFiles:
 
 
 def full_weights(model: Any) -> dict[str, torch.Tensor]:
-    """All weights by their names in the file, the output matrix included, tied or not, in the type
-    that the model computes in."""
+    """All weights by their names in the file, the output matrix included, in the type computed
+    in."""
     dtype = compute_dtype(model)
     weights = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in model.state_dict().items()}
     if model.config.tie_word_embeddings:
@@ -67,8 +55,7 @@ def full_weights(model: Any) -> dict[str, torch.Tensor]:
 
 
 def write_served_folder(source: Path, model: Any, target: Path) -> None:
-    """Write a model's folder as a server reads it at its start: configuration and tokenizer of
-    `source`, the head written out."""
+    """Write a model's folder as a server reads it at its start, the head written out."""
     ignored = shutil.ignore_patterns("*.safetensors", "*.safetensors.index.json")
     shutil.copytree(source, target, ignore=ignored, copy_function=shutil.copyfile, dirs_exist_ok=True)
     target.chmod(target.stat().st_mode | 0o200)  # a stage's inputs are read-only

@@ -48,9 +48,6 @@ def malformed_bodies(random: Random) -> Iterator[bytes]:
     yield whole.replace(b"open it", random.choice([rb"\ud800", rb"\udfff and", rb"\x41", rb"\u12"]))
     yield b'{"messages": ' + random.choice([b"NaN", b"-Infinity", b"9" * 5000, b"[" * depth, b"{" * depth]) + b"}"
     yield b'{"messages": [{"role": "user", "content": "x"}], "tools": ' + b"[" * depth + b"]" * depth + b"}"
-    yield (
-        b'{"messages": [{"role": "user", "content": "x"}], "metadata": ' + b'{"a":' * depth + b"1" + b"}" * depth + b"}"
-    )
     bodies: list[Any] = [
         wrong_values(random),
         {"messages": wrong_values(random, list)},
@@ -77,11 +74,11 @@ def malformed_bodies(random: Random) -> Iterator[bytes]:
         with_tool({"name": wrong_values(random, str)}),
         with_tool({"name": "x", "description": wrong_values(random, str)}),
         with_tool({"name": "x", "parameters": wrong_values(random, dict)}),
-        {"messages": [user], "stream": wrong_values(random, bool)},
-        {"messages": [user], "stream": True, "stream_options": wrong_values(random, dict)},
         {
             "messages": [user],
-            random.choice(["n", "stop", "tool_choice", "response_format", "modalities"]): wrong_values(random, bool),
+            random.choice(["n", "stream", "stop", "tool_choice", "response_format", "modalities"]): wrong_values(
+                random, bool
+            ),
         },
     ]
     yield from (json.dumps(body).encode() for body in bodies)
@@ -104,9 +101,6 @@ def wrong_requests(chat: str, good: bytes, key: str) -> Iterator[tuple[str, str,
         yield "POST", path, good, {}
     for given in ("", "Bearer", "Bearer ", "Basic " + key, f"Bearer {key}x", "Bearer grün", key):
         yield "POST", chat, good, {"Authorization": given}
-    for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "0.0.0.0", "[::1]"):
-        yield "POST", chat, good, {"Host": host}
-    yield "POST", chat, b'{"messages": "' + b"x" * (40 * 2**20) + b'"}', {}
 
 
 def test_whatever_is_sent_is_refused_in_openais_form_is_not_tried_again_and_costs_no_turn():
@@ -138,23 +132,5 @@ def test_whatever_is_sent_is_refused_in_openais_form_is_not_tried_again_and_cost
             error = json.loads(text)["error"]
             assert set(error) == {"message", "type", "param", "code"}
             assert 0 < len(error["message"]) < 1000, error
-    assert {status for status, *_ in refused} == {400, 401, 404, 405, 413}
+    assert {status for status, *_ in refused} == {400, 401, 404, 405}
     assert (len(trajectory.turns), trajectory.stop_reason, trajectory.num_forks) == (1, StopReason.DONE, 0)
-
-
-def test_what_is_sent_in_pieces_without_end_is_refused_at_its_limit():
-    statuses = []
-
-    def pour(task):
-        base = urlsplit(task.base_url)
-        connection = http.client.HTTPConnection(base.hostname, base.port, timeout=30)
-        connection.putrequest("POST", f"{base.path}/chat/completions")
-        connection.putheader("Authorization", f"Bearer {task.api_key}")
-        connection.putheader("Transfer-Encoding", "chunked")
-        connection.endheaders()
-        for _ in range(17):
-            connection.send(b"100000\r\n" + b" " * 2**20 + b"\r\n")
-        statuses.append(connection.getresponse().status)
-
-    play(pour)
-    assert statuses == [413]

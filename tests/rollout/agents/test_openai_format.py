@@ -7,7 +7,6 @@ import pytest
 from posttrain.rollout.agents.openai_format import (
     BadRequest,
     completion,
-    completion_events,
     openai_messages,
     read_message,
     read_request,
@@ -54,28 +53,6 @@ def test_an_answer_is_a_chat_completion():
     assert found["id"] != completion(SERVED)["id"]
 
 
-def test_a_stream_is_the_message_its_end_its_usage_and_done():
-    events = list(completion_events(SERVED, wants_usage=True))
-    assert all(event.startswith("data: ") and event.endswith("\n\n") for event in events)
-    assert events[-1] == "data: [DONE]\n\n"
-    chunks = [json.loads(event.removeprefix("data: ")) for event in events[:-1]]
-    assert [chunk["object"] for chunk in chunks] == ["chat.completion.chunk"] * 3
-    assert len({chunk["id"] for chunk in chunks}) == 1
-    delta = {
-        "role": "assistant",
-        "content": None,
-        "reasoning_content": "HK",
-        "tool_calls": [{"index": 0, **ON_THE_WIRE}],
-    }
-    assert [chunk["choices"] for chunk in chunks] == [
-        [{"index": 0, "delta": delta, "finish_reason": None}],
-        [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}],
-        [],
-    ]
-    assert chunks[2]["usage"] == {"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13}
-    assert len(list(completion_events(SERVED, wants_usage=False))) == 3
-
-
 @pytest.mark.parametrize(
     ("is_cut", "calls", "finish"), [(False, (), "stop"), (False, (CALL,), "tool_calls"), (True, (CALL,), "length")]
 )
@@ -95,13 +72,8 @@ def test_parts_of_text_are_text_and_a_developer_is_the_system():
 
 
 def test_a_clients_settings_are_let_pass_unread():
-    asked = read_request({"messages": [{"role": "user", "content": "x"}], "model": "gpt", "stream": True, **SETTINGS})
-    assert (asked.messages, asked.schemas, asked.is_stream, asked.wants_usage) == (
-        (Message("user", "x"),),
-        (),
-        True,
-        False,
-    )
+    asked = {"messages": [{"role": "user", "content": "x"}], "model": "gpt", **SETTINGS}
+    assert read_request(asked) == ([Message("user", "x")], [])
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 import threading
 
 import openai
@@ -120,33 +119,6 @@ def test_a_program_that_rewrites_history_trains_on_its_last_conversation_only():
     assert trajectory.num_forks == 1
 
 
-def test_a_stream_gives_the_same_message():
-    chunks = []
-
-    async def listen(task):
-        async with client_of(task) as client:
-            assert [model.id async for model in client.models.list()] == ["policy"]
-            stream = await client.chat.completions.create(
-                model=task.model,
-                messages=task.messages,
-                tools=task.tools,
-                stream=True,
-                stream_options={"include_usage": True},
-            )
-            chunks.extend([chunk async for chunk in stream])
-
-    token_play(listen, 'call try_code {"code":"123"}')
-    first, last, usage = chunks
-    [made] = first.choices[0].delta.tool_calls
-    assert (made.index, made.id, made.function.name, made.function.arguments) == (
-        0,
-        "call_1",
-        "try_code",
-        '{"code":"123"}',
-    )
-    assert (last.choices[0].finish_reason, usage.choices, usage.usage.total_tokens) == ("tool_calls", [], 8)
-
-
 def test_what_a_rollout_cannot_give_is_refused_by_name_and_costs_no_turn():
     refusals = []
 
@@ -154,6 +126,7 @@ def test_what_a_rollout_cannot_give_is_refused_by_name_and_costs_no_turn():
         client = client_of(task)
         for changes in (
             {"n": 2},
+            {"stream": True},
             {"logprobs": True},
             {"stop": ["\n"]},
             {"tool_choice": "required"},
@@ -172,8 +145,9 @@ def test_what_a_rollout_cannot_give_is_refused_by_name_and_costs_no_turn():
         )
 
     trajectory = play(demand, say("done"))
-    assert [refusal.split(";")[0] for refusal in refusals[:4]] == [
+    assert [refusal.split(";")[0] for refusal in refusals[:5]] == [
         "n is 2",
+        "stream is true",
         "logprobs is true",
         'stop is ["\\n"]',
         'tool_choice is "required"',
@@ -328,14 +302,6 @@ def test_a_program_that_raises_loses_its_episode_and_no_other(mistake, failure):
     assert lost.failure.startswith(failure)
 
 
-def test_a_program_in_a_thread_that_exits_loses_its_episode():
-    def leave(task):
-        sys.exit("bye")
-
-    with pytest.raises(Exception, match="agent_failed: RuntimeError: the agent's program exited with 'bye'"):
-        play(leave)
-
-
 def test_a_coroutine_that_would_block_its_own_loop_is_told_so():
     async def block(task):
         task.call_tool("try_code", arguments_of("1"))
@@ -363,7 +329,7 @@ class Slow:
         pass
 
 
-def test_a_client_that_hangs_up_can_ask_again():
+def test_a_client_that_hangs_up_and_asks_again_gets_the_message_that_was_written_meanwhile():
     policy = Slow(say("one"))
 
     async def impatient(task):
@@ -371,8 +337,6 @@ def test_a_client_that_hangs_up_can_ask_again():
             asking = asyncio.create_task(client.chat.completions.create(model=task.model, messages=task.messages))
             await policy.begun.wait()
             asking.cancel()
-            while not policy.given_up:
-                await asyncio.sleep(0.005)
             policy.may_write.set()
             await client.chat.completions.create(model=task.model, messages=task.messages)
 
