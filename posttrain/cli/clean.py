@@ -142,7 +142,7 @@ def _remove_jobs() -> None:
 def _remove_traces() -> None:
     if _trace_store().exists():
         _refuse_while_living()
-        prune(max_gb=None, keep_runs=0)
+        prune(max_gb=0.0)
 
 
 def _remove_experiments() -> None:

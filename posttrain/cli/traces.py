@@ -1,4 +1,4 @@
-"""`posttrain traces`: list, show, export, import, check, replay and prune recorded episodes.
+"""`posttrain traces`: list, show, export, import, replay and prune recorded episodes.
 
 Each command imports what it alone needs: a filter over a million turns takes less time than to load
 the library that the stages compute with.
@@ -16,7 +16,7 @@ from posttrain.cli.command import Commands, add_command, add_commands
 from posttrain.runtime.exits import ConfigurationError, DataError
 from posttrain.traces.location import VARIABLE, max_store_bytes, trace_location
 from posttrain.traces.query import EpisodeFilter, count_matching, lines, matching, parse_steps, runs, similar_tool
-from posttrain.traces.store import REMEDY, open_to_read, open_to_write, quick_check, typed_errors
+from posttrain.traces.store import open_to_read, open_to_write, typed_errors
 
 if TYPE_CHECKING:
     from posttrain.rollout.params import AgentParams
@@ -38,7 +38,6 @@ def add_traces(commands: Commands) -> None:
     parser = add_command(traces, "export", export, parents=[conditions])
     parser.add_argument("--limit", type=_at_least(1), help="only the newest; all by default")
     add_command(traces, "import", import_).add_argument("file", type=Path, help="the traces.db of another machine")
-    add_command(traces, "check", check)
     parser = add_command(traces, "replay", replay, parents=[one_episode])
     parser.add_argument("--model", type=Path, help="a model's folder: feed the token ids back, not the messages")
     parser.add_argument("--params", type=Path, help="play by this params.yaml, not by what the run had")
@@ -46,7 +45,6 @@ def add_traces(commands: Commands) -> None:
     parser.add_argument(
         "--max-gb", type=_at_least(0, float), help="as large may the store be; by default its usual limit"
     )
-    parser.add_argument("--keep-runs", type=_at_least(0), help="runs kept of each stage, whatever the size")
 
 
 def _conditions() -> argparse.ArgumentParser:
@@ -125,17 +123,6 @@ def import_(file: Path) -> None:
     print(f"{import_store(path, file):,} episodes added to {path}")
 
 
-def check() -> None:
-    """Check the file by SQLite's quick_check. Exits with 65 where it finds a problem."""
-    with _store() as connection:
-        found = quick_check(connection)
-        for problem in found:
-            print(problem)
-        if found:
-            raise DataError(f"{_path()} is damaged, {len(found)} problems: {REMEDY}")
-        print(f"no problem found; {count_matching(connection, EpisodeFilter()):,} episodes")
-
-
 def replay(episode: int, model: Path | None, params: Path | None) -> None:
     """Replay an episode: repeat the agent's messages, run world and tools, show differences. Exits
     with 1 where there is one."""
@@ -160,17 +147,15 @@ def replay(episode: int, model: Path | None, params: Path | None) -> None:
     raise SystemExit(1 if differences else 0)
 
 
-def prune(max_gb: float | None, keep_runs: int | None) -> None:
+def prune(max_gb: float | None) -> None:
     """Delete old runs, oldest first, and give the space back."""
-    from posttrain.traces.eviction import delete_old_runs, file_bytes, make_room, shrink
+    from posttrain.traces.eviction import file_bytes, make_room
 
     path = _path()
     open_to_read(path).close()  # says what to do where there is none; writing would make one
     with contextlib.closing(open_to_write(path)) as connection, typed_errors(path):
         before_bytes = file_bytes(connection)
-        num_deleted = 0 if keep_runs is None else delete_old_runs(connection, num_kept=keep_runs)
-        num_deleted += make_room(connection, max_bytes=max_store_bytes() if max_gb is None else int(max_gb * 1e9))
-        shrink(connection)
+        num_deleted = make_room(connection, max_bytes=max_store_bytes() if max_gb is None else int(max_gb * 1e9))
         print(
             f"{num_deleted:,} episodes deleted, {before_bytes / 1e6:.1f} MB before, "
             f"{file_bytes(connection) / 1e6:.1f} MB now"
