@@ -120,11 +120,11 @@ def _remove_checkpoints() -> None:
 
 
 def _remove_jobs() -> None:
-    from posttrain.dispatch.cleanup import Cleaning, Limits
+    from posttrain.dispatch.cleanup import Cleaning
 
     if (STATE_DIR / JOBS).exists():
         with contextlib.closing(Owner(STATE_DIR / RUNS)) as owner:
-            Cleaning(STATE_DIR, JobRecords(STATE_DIR / JOBS), Limits(0.0, 0), owner).clean(at_most=None)
+            Cleaning(STATE_DIR, JobRecords(STATE_DIR / JOBS), owner).clean(max_age_s=0.0)
 
 
 def _remove_traces() -> None:

@@ -5,7 +5,7 @@ Goals are a column of the tasks' table alone, so that nothing that filters, resa
 demonstrations can see them. Messages keep OpenAI's shape with `arguments` as JSON text; `tools` is
 the JSON text of the schemas offered, one string a row, which Parquet's dictionary stores once each.
 Wall-clock latencies (`latency_s`) are not written: equal episodes give equal bytes. The trace store
-keeps them, and packs the same fields as SQL rows (`posttrain/traces/packing.py`).
+keeps them (`posttrain/traces/packing.py`).
 """
 
 import functools

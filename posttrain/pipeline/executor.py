@@ -19,7 +19,7 @@ from time import monotonic
 from typing import Literal
 
 from posttrain.dispatch.backend import JobStatus
-from posttrain.dispatch.cleanup import KEYS, SNAPSHOTS, Cleaning, limits_of
+from posttrain.dispatch.cleanup import KEYS, SNAPSHOTS, Cleaning
 from posttrain.dispatch.dispatcher import CANCEL_PATIENCE_S, Work
 from posttrain.dispatch.records import Owner
 from posttrain.dispatch.settings import DispatchSettings, load_settings
@@ -41,7 +41,6 @@ from posttrain.traces.location import trace_location
 from posttrain.traces.merge import import_store
 
 NUM_TAIL_LINES = 20
-_CLEAN_WITHIN_S = 0.01
 _LOG = logging.getLogger(__name__)
 # Otherwise each recorded result is logged twice, by DVC's handler and by Prefect's.
 logging.getLogger("dvc").setLevel(logging.WARNING)
@@ -81,13 +80,12 @@ class StageExecutor:
     def __init__(self, root: Path, *, settings: DispatchSettings | None = None, state: Path | None = None) -> None:
         self._root = root.resolve()
         state = private_folder((state or self._root / STATE_DIR).resolve())
-        limits = limits_of()
         self._settings = settings or load_settings(self._root)
         self._state, self._snapshots, self._keys = state, private_folder(state / SNAPSHOTS), state / KEYS
         self._owner = Owner(state / RUNS)
         self._targets = Targets(self._settings, root=self._root, state=state, owner=self._owner.name)
         self._cleaning = Cleaning(
-            state, self._targets.records, limits, self._owner, take_out=lambda tree: self._take_traces(tree, _LOG.info)
+            state, self._targets.records, self._owner, take_out=lambda tree: self._take_traces(tree, _LOG.info)
         )
         self._clean_up()
         apply_receipts(self._root, _LOG.warning)
@@ -161,7 +159,7 @@ class StageExecutor:
         still needed."""
         with _logged():
             self._cleaning.kill_abandoned(self._targets.local_backend)
-            self._cleaning.clean(within_s=_CLEAN_WITHIN_S)
+            self._cleaning.clean()
 
     def _is_current(self, node: StageNode) -> bool:
         """True if the node is as in `dvc.lock`; DVC was asked about the whole graph at the start,

@@ -7,7 +7,6 @@ they come from the environment and not from params.yaml: changing them reruns no
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +18,6 @@ VARIABLE = "POSTTRAIN_TRACES"
 MAX_VARIABLE = "POSTTRAIN_TRACES_MAX_GB"
 DEFAULT_PATH = STATE_DIR / TRACES
 DEFAULT_MAX_GB = 2.0
-_MOUNTS = Path("/proc/mounts")  # absent outside Linux: there nothing is known and nothing refused
 _NETWORK = re.compile(
     r"nfs\d*|cifs|smb\w*|afs|9p|lustre|gpfs|beegfs\w*|ceph|glusterfs|pvfs2|orangefs|ocfs2|gfs2|vboxsf|prl_fs"
     r"|fuse\.(sshfs|glusterfs|ceph\S*|beegfs\S*|lustre\S*|juicefs|s3fs|gcsfuse|goofys|rclone|mount-s3|blobfuse\d*|davfs\S*|vmhgfs\S*)"
@@ -35,49 +33,33 @@ class Location:
     is_asked: bool
 
 
-def trace_location(environment: Mapping[str, str] | None = None) -> Location | None:
+def trace_location() -> Location | None:
     """The path in `POSTTRAIN_TRACES`, None where it says `off`, `.posttrain/traces.db` in the
     working directory where it is not set."""
-    asked = (os.environ if environment is None else environment).get(VARIABLE, "")
+    asked = os.environ.get(VARIABLE, "")
     if asked.lower() == "off":
         return None
     return Location(Path(asked), True) if asked else Location(DEFAULT_PATH, False)
 
 
-def max_store_bytes(environment: Mapping[str, str] | None = None) -> int:
+def max_store_bytes() -> int:
     """The limit in `POSTTRAIN_TRACES_MAX_GB` (10^9 bytes a gigabyte). Raises ConfigurationError
     where it is not a positive number."""
-    environment = os.environ if environment is None else environment
-    return int(positive_number(environment, MAX_VARIABLE, DEFAULT_MAX_GB, "gigabytes") * 1e9)
+    return int(positive_number(os.environ, MAX_VARIABLE, DEFAULT_MAX_GB, "gigabytes") * 1e9)
 
 
-def refuse_network_mount(path: Path, mounts: str | None = None) -> None:
-    """Raises ConfigurationError where `path`, or the folder that it would be made in, is on a
-    network mount. `mounts` is the text of /proc/mounts."""
-    if mounts is None:
-        mounts = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape") if _MOUNTS.exists() else ""
-    kind = file_system(path, mounts)
+def refuse_network_mount(path: Path) -> None:
+    """Raises ConfigurationError where `path` (links followed; it need not exist) is on a network
+    mount: the deepest mount point above it counts, and of several over one point the last."""
+    import psutil  # slower than a whole listing, which does not ask
+
+    where, kind = path.resolve(), ""
+    for mount in sorted(psutil.disk_partitions(all=True), key=lambda mount: len(Path(mount.mountpoint).parts)):
+        if where.is_relative_to(mount.mountpoint):
+            kind = mount.fstype
     if _NETWORK.fullmatch(kind):
         raise ConfigurationError(
             f"{path} is on a network mount ({kind}): SQLite's write-ahead log needs memory that all readers and "
             "writers share, which two machines have not, and the store would be damaged. Set "
             f"{VARIABLE} to a path on a local disk, or to off"
         )
-
-
-def file_system(path: Path, mounts: str) -> str:
-    """The type of the file system that holds `path` (links followed; it need not exist), empty
-    where `mounts` does not say.
-
-    The deepest mount point above it counts, and of several mounts over one point the last: `/`
-    ext4, `/home` nfs4 → `/home/me/x` is on nfs4.
-    """
-    where, deepest, kind = path.resolve(), -1, ""
-    for line in mounts.splitlines():
-        fields = line.split()
-        if len(fields) < 3:
-            continue
-        point = Path(re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), fields[1]))  # a blank is written \040
-        if where.is_relative_to(point) and len(point.parts) >= deepest:
-            deepest, kind = len(point.parts), fields[2]
-    return kind

@@ -118,7 +118,7 @@ def runs(connection: sqlite3.Connection) -> list[RunLine]:
 def similar_tool(connection: sqlite3.Connection, name: str) -> str | None:
     """None where the tool was called; else the most similar name of a tool that was, empty where
     none is similar."""
-    names = [known for (known,) in connection.execute("SELECT name FROM tools")]
+    names = [known for (known,) in connection.execute("SELECT DISTINCT tool FROM calls INDEXED BY calls_by_tool")]
     return None if name in names else next(iter(difflib.get_close_matches(name, names, n=1)), "")
 
 
@@ -152,7 +152,7 @@ def _conditions(wanted: EpisodeFilter) -> tuple[str, list[Any]]:
 def _called(wanted: EpisodeFilter) -> tuple[str, tuple[Any, ...]]:
     """The condition on calls, as a list of episodes from the index of calls, which SQLite walks
     instead of all episodes; to ask for each of them took ten times as long."""
-    conditions = {"tool = (SELECT id FROM tools WHERE name = ?)": wanted.tool, "outcome = ?": wanted.tool_outcome}
+    conditions = {"tool = ?": wanted.tool, "outcome = ?": wanted.tool_outcome}
     asked = {condition: value for condition, value in conditions.items() if value is not None}
     episodes = f"SELECT episode FROM calls INDEXED BY calls_by_tool WHERE {' AND '.join(asked)}"
     return f"e.id IN ({episodes})", tuple(asked.values())

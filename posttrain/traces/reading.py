@@ -10,21 +10,17 @@ from dataclasses import asdict
 from typing import Any
 
 from posttrain.traces.packing import storable, unpack, unpack_task
-from posttrain.traces.schema import BODY, EPISODE, RUN, TURN
 from posttrain.traces.store import damaged
 from posttrain.traces.values import Run, StoredEpisode
 from posttrain.types import Outcome
 
-_EPISODE = f"""
-SELECT {RUN}, content, {EPISODE}, {BODY} FROM episodes e
+_EPISODE = """
+SELECT uid, stage, key, started_at, settings, t.content, is_success, advantage, step, part, b.content, token_ids, mask,
+logprobs FROM episodes e
 LEFT JOIN runs r ON r.id = e.run LEFT JOIN tasks t ON t.id = e.task LEFT JOIN bodies b ON b.episode = e.id
 WHERE e.id = ?
 """
-_CALLS = """
-SELECT c.number, turn, t.name, outcome, num_attempts, latency_s, call_id
-FROM calls c LEFT JOIN tools t ON t.id = c.tool WHERE episode = ? ORDER BY c.number
-"""
-_UNREADABLE = (zlib.error, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
+_UNREADABLE = (zlib.error, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, StopIteration)
 
 
 def read_episode(connection: sqlite3.Connection, episode_id: int) -> StoredEpisode | None:
@@ -33,12 +29,11 @@ def read_episode(connection: sqlite3.Connection, episode_id: int) -> StoredEpiso
     row = connection.execute(_EPISODE, (episode_id,)).fetchone()
     if row is None:
         return None
-    turns = connection.execute(f"SELECT {TURN} FROM turns WHERE episode = ? ORDER BY number", (episode_id,)).fetchall()
-    calls = connection.execute(_CALLS, (episode_id,)).fetchall()
-    (uid, stage, key, started_at, settings, content), columns = row[:6], row[6:]
+    uid, stage, key, started_at, settings, task, is_success, advantage, step, part, *body = row
     try:
-        named = dict(zip((*EPISODE.split(", "), *BODY.split(", ")), columns, strict=True))
-        traced = unpack(named, unpack_task(content), turns, calls)
+        figures = {"advantage": advantage, "step": step, "part": part}
+        is_success = None if is_success is None else bool(is_success)
+        traced = unpack(tuple(body), unpack_task(task), is_success=is_success, **figures)
         return StoredEpisode(episode_id, Run(uid, stage, key, started_at, json.loads(settings)), traced)
     except _UNREADABLE as error:
         [(file,)] = connection.execute("SELECT file FROM pragma_database_list WHERE name = 'main'")

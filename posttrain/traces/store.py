@@ -1,30 +1,81 @@
-"""Creates and opens the SQLite file of the trace store, and turns SQLite's errors into exit
-codes."""
+"""SQLite file of the trace store: its schema, and connections to it.
+
+Columns that filters read (`episodes`) are apart from what a reader of one episode wants (`bodies`):
+a million turns are 25 MB of the former, scanned in a moment, and ten times as much of the latter. A
+task is stored once, by the hash of its content.
+"""
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
-from posttrain.runtime.exits import ConfigurationError, DataError, Interrupted, StageError
+from posttrain.runtime.exits import ConfigurationError, DataError
 from posttrain.runtime.locks import one_at_a_time
+from posttrain.runtime.sqlite import typed_errors as typed_sqlite_errors
 from posttrain.traces.location import VARIABLE, refuse_network_mount
-from posttrain.traces.schema import APPLICATION_ID, SCHEMA, SCHEMA_VERSION
 
 BUSY_TIMEOUT_S = 60.0  # for another writer's transaction; an import has the longest, a run at a time
 REMEDY = (
     "move the file away, and the next stage begins a new one; episodes are records for people, "
     "no result depends on them"
 )
+SCHEMA_VERSION = 6  # a store of another version is set aside, never migrated
+APPLICATION_ID = int.from_bytes(b"pttr", "big")  # marks a SQLite file as a trace store
+SCHEMA = """
+CREATE TABLE runs (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    uid TEXT NOT NULL UNIQUE,
+    stage TEXT NOT NULL,
+    key TEXT NOT NULL,
+    started_at REAL NOT NULL,  -- seconds since 1970
+    settings TEXT NOT NULL  -- JSON: the sections world and agent
+);
+CREATE TABLE tasks (
+    id INTEGER PRIMARY KEY,
+    digest BLOB NOT NULL UNIQUE,  -- of content
+    task_id TEXT NOT NULL,
+    cell TEXT NOT NULL,  -- its labels' values
+    content TEXT NOT NULL  -- JSON
+);
+CREATE TABLE episodes (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    run INTEGER NOT NULL,
+    number INTEGER NOT NULL,  -- counts the run's episodes
+    task INTEGER NOT NULL,
+    step INTEGER,
+    part TEXT NOT NULL,
+    is_failed INTEGER NOT NULL,
+    is_success INTEGER,
+    stop_reason TEXT NOT NULL,
+    reward REAL,
+    advantage REAL,
+    num_turns INTEGER NOT NULL,
+    UNIQUE (run, number)
+);
+CREATE TABLE bodies (
+    episode INTEGER PRIMARY KEY,
+    content BLOB NOT NULL,  -- zlib of JSON, without the task's opening messages
+    token_ids BLOB NOT NULL,  -- zlib of int32
+    mask BLOB NOT NULL,  -- zlib of bytes
+    logprobs BLOB NOT NULL  -- float32, one for each 1 of mask
+);
+CREATE TABLE calls (
+    episode INTEGER NOT NULL,
+    tool TEXT NOT NULL,
+    outcome TEXT NOT NULL,  -- empty: never answered
+    PRIMARY KEY (episode, tool, outcome)
+) WITHOUT ROWID;
+CREATE INDEX calls_by_tool ON calls (tool, outcome);
+"""
 
 
 def open_to_write(path: Path) -> sqlite3.Connection:
     """A connection for writing; creates the store and its folders where there is none.
     Transactions are opened by hand, and the connection may be handed to another thread.
 
-    Raises ConfigurationError where the place is a network mount or cannot be written, or the store
-    has another version; DataError where the file is damaged or no trace store; Interrupted where
-    the disk is full.
+    Raises ConfigurationError where the place is a network mount or cannot be written, DataError
+    where the file is damaged, of another version or no trace store, Interrupted where the disk is
+    full.
     """
     refuse_network_mount(path)
     try:
@@ -51,22 +102,16 @@ def open_to_read(path: Path) -> sqlite3.Connection:
             f"{path} is not there: no stage has run an episode here yet, or traces were off. "
             f"Run from the root of the repository, or name the store with {VARIABLE}"
         )
-    refuse_network_mount(path)
     connection = _connect(path, "ro")
     with typed_errors(path):
         connection.execute("PRAGMA mmap_size = 1000000000")
     return connection
 
 
-def quick_check(connection: sqlite3.Connection) -> list[str]:
-    """Problems that SQLite finds in the file's pages and tables; empty where there are none."""
-    return [found for (found,) in connection.execute("PRAGMA quick_check(20)") if found != "ok"]
-
-
 def set_aside(path: Path) -> Path:
-    """Rename a damaged store and its write-ahead log, and give the new path; an earlier one that
-    was set aside is replaced."""
-    aside = path.with_name(f"{path.name}.damaged")
+    """Rename a store that cannot be read and its write-ahead log, and give the new path; an earlier
+    one that was set aside is replaced."""
+    aside = path.with_name(f"{path.name}.aside")
     with one_at_a_time(path.parent):
         try:  # another process may have set it aside meanwhile and begun a new one
             _connect(path, "ro").close()
@@ -77,18 +122,10 @@ def set_aside(path: Path) -> Path:
     return aside
 
 
-@contextlib.contextmanager
-def typed_errors(path: Path) -> Iterator[None]:
-    """Re-raises SQLite's errors about the file as errors with an exit code. A wrong use of the
-    library (ProgrammingError) is our bug and passes; an unknown table or column is a damaged file,
-    because a store that could be opened has all of them."""
-    try:
-        yield
-    except (sqlite3.ProgrammingError, sqlite3.NotSupportedError):
-        raise
-    # UnicodeDecodeError: SQLite's own message quotes bytes of a damaged schema.
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-        raise _stage_error(path, error) from error
+def typed_errors(path: Path) -> contextlib.AbstractContextManager[None]:
+    """Re-raises SQLite's errors about the file as errors with an exit code. An unknown table or
+    column is a damaged file, because a store that could be opened has all of them."""
+    return typed_sqlite_errors(path, lambda reason: damaged(path, reason))
 
 
 def damaged(path: str | Path, reason: str) -> DataError:
@@ -104,26 +141,14 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
             uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )
         try:
-            _refuse_other(path, connection)
+            found = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
+            if found != [APPLICATION_ID, SCHEMA_VERSION]:
+                raise damaged(path, f"it is empty, another SQLite file or of a version other than {SCHEMA_VERSION}")
+            connection.execute("SELECT 1 FROM episodes LIMIT 1").fetchone()  # reads the schema, which may be damaged
         except BaseException:
             connection.close()
             raise
     return connection
-
-
-def _refuse_other(path: Path, connection: sqlite3.Connection) -> None:
-    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
-    if application_id != APPLICATION_ID:
-        raise DataError(
-            f"{path} is empty or another SQLite file but no trace store: move it away, or name another with {VARIABLE}"
-        )
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version != SCHEMA_VERSION:
-        raise ConfigurationError(
-            f"the trace store {path} has schema version {version} and this code reads {SCHEMA_VERSION} alone: delete "
-            "it or move it away, and the next stage begins a new one; the code that wrote it still reads it"
-        )
-    connection.execute("SELECT 1 FROM episodes LIMIT 1").fetchone()  # reads the schema, which may be damaged
 
 
 def _create(path: Path) -> None:
@@ -137,23 +162,3 @@ def _create(path: Path) -> None:
             f"BEGIN; {SCHEMA} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
         )
     partial.rename(path)
-
-
-def _stage_error(path: Path, error: sqlite3.DatabaseError | UnicodeDecodeError) -> StageError:
-    # The low byte is SQLite's primary result code; the rest says where in SQLite it came up.
-    match getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF:
-        case sqlite3.SQLITE_FULL:
-            return Interrupted(
-                f"no space left for the trace store {path}: free some, or empty it with `posttrain clean traces --yes`"
-            )
-        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return Interrupted(
-                f"another process has been writing to {path} for more than {BUSY_TIMEOUT_S:g} s: "
-                "try again when it is done"
-            )
-        case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
-            return ConfigurationError(
-                f"the trace store {path} cannot be opened ({error}): it must be a file, not a folder, and it and its "
-                "folder writable, for readers too; move it away, or name another"
-            )
-    return damaged(path, " ".join(str(error).split()))  # SQLite quotes the whole statement of a damaged schema

@@ -1,19 +1,20 @@
 """Writes a stage's episodes to the trace store from a thread of its own, behind a bounded queue.
 
 Traces may fail and the stage may not: a full or broken disk ends the tracing of this process with
-one line on stderr. A damaged store at the default place is set aside, and a new one begun. Where a
+one line on stderr. A store at the default place that is damaged or of another version is set aside,
+and a new one begun. Where a
 person named a place that cannot be (`POSTTRAIN_TRACES` on a network mount), the stage refuses to
 start; at the default place it goes on without traces.
 """
 
 import contextlib
-import queue
 import sqlite3
 import sys
-import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -23,8 +24,8 @@ from posttrain.runtime.exits import ConfigurationError, DataError, StageError
 from posttrain.runtime.sqlite import transaction
 from posttrain.traces.eviction import make_room
 from posttrain.traces.location import VARIABLE, max_store_bytes, trace_location
-from posttrain.traces.packing import PackedEpisode, Row, pack, pack_task, to_json
-from posttrain.traces.store import damaged, open_to_write, set_aside, typed_errors
+from posttrain.traces.packing import Row, pack_body, pack_calls, pack_filters, pack_task, to_json
+from posttrain.traces.store import open_to_write, set_aside, typed_errors
 from posttrain.traces.values import Run, TracedEpisode
 from posttrain.types import Task
 
@@ -68,108 +69,73 @@ class TraceWriter:
         """Raises as `open_to_write`."""
         self._path, self._run, self._max_bytes, self._warn = path, run, max_bytes, warn
         self._connection = open_to_write(path)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="traces")
         # Bounded, so that a slow disk delays the stage instead of filling its memory.
-        self._waiting: queue.Queue[Sequence[TracedEpisode] | None] = queue.Queue(_MAX_WAITING)
+        self._waiting: deque[Future[None]] = deque()
         self._num_written = 0
         self._is_off = False
-        self._bug: Exception | None = None
         self._packed_tasks: dict[str, tuple[Task, Row]] = {}
-        self._thread = threading.Thread(target=self._work, name="traces", daemon=True)
-        self._thread.start()
 
     def record(self, episodes: Sequence[TracedEpisode]) -> None:
         """Queue episodes; returns before they are written."""
-        self._raise_bug()
         for start in range(0, len(episodes), _BATCH):
-            self._waiting.put(episodes[start : start + _BATCH])
+            if len(self._waiting) >= _MAX_WAITING:
+                self._waiting.popleft().result()
+            self._waiting.append(self._thread.submit(self._write, episodes[start : start + _BATCH]))
 
     def flush(self) -> None:
         """Returns when everything handed over so far is written."""
-        self._waiting.join()
-        self._raise_bug()
+        while self._waiting:
+            self._waiting.popleft().result()
 
     def close(self) -> None:
         """Returns when everything is written."""
-        self._waiting.put(None)
-        self._thread.join()
-        self._raise_bug()
-
-    def _raise_bug(self) -> None:
-        if self._bug is not None:
-            bug, self._bug = self._bug, None
-            raise bug
-
-    def _work(self) -> None:
-        while (batch := self._waiting.get()) is not None:
-            if not self._is_off:
-                self._try_to_write(batch)
-            self._waiting.task_done()
+        self._thread.shutdown()
         # On a full disk the write-ahead log stays, and the next connection writes it back.
         with contextlib.suppress(sqlite3.Error):
             self._connection.close()
+        self.flush()
 
-    def _try_to_write(self, batch: Sequence[TracedEpisode]) -> None:
+    def _write(self, batch: Sequence[TracedEpisode]) -> None:
+        if self._is_off:
+            return
         try:
-            packed = [pack(traced) for traced in batch]
             with typed_errors(self._path):
                 with transaction(self._connection):
-                    run = self._insert(batch, packed)
-                make_room(self._connection, max_bytes=self._max_bytes, running=run)
+                    self._insert(batch)
+                make_room(self._connection, max_bytes=self._max_bytes)
         except StageError as error:
             self._is_off = True
             self._warn(f"no more traces of this run, the stage goes on: {error}")
-        except Exception as error:  # it would die with the thread: `record` or `close` raises it
-            self._is_off = True
-            self._bug = error
 
-    def _insert(self, batch: Sequence[TracedEpisode], packed: Sequence[PackedEpisode]) -> int:
-        """Insert a batch; returns the run's id. Rows that another process may have deleted
-        meanwhile (the run, tasks, tools) are put back in the same transaction."""
-        run = self._run_id()
+    def _insert(self, batch: Sequence[TracedEpisode]) -> None:
+        """Insert a batch. Rows that another process may have deleted meanwhile (the run, tasks) are
+        put back in the same transaction."""
+        run, execute = self._run_id(), self._connection.execute
         tasks = {traced.task.task_id: self._task_id(traced.task) for traced in batch}
-        tools = {name: self._tool_id(name) for one in packed for _, _, name, *_ in one.calls}
-        (last,) = self._connection.execute(
-            "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'episodes'"
-        ).fetchone()
-        if not isinstance(last, int) or not 0 <= last < 2**62:
-            raise damaged(self._path, f"the number of the last episode is {last!r}")
-        own = list(enumerate(packed, start=last + 1))
-        numbers = range(self._num_written + 1, self._num_written + 1 + len(batch))
-        episodes = [
-            (episode, run, number, tasks[traced.task.task_id], *one.episode)
-            for (episode, one), number, traced in zip(own, numbers, batch, strict=True)
-        ]
-        self._insert_rows("episodes", episodes)
-        self._insert_rows("bodies", [(episode, *one.body) for episode, one in own])
-        self._insert_rows("turns", [(episode, *turn) for episode, one in own for turn in one.turns])
-        calls = [
-            (episode, number, turn, tools[name], *end) for episode, one in own for number, turn, name, *end in one.calls
-        ]
-        self._insert_rows("calls", calls)
-        self._num_written += len(batch)
-        return run
-
-    def _insert_rows(self, table: str, rows: Sequence[Row]) -> None:
-        if rows:
-            self._connection.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(rows[0]))})", rows)
+        for traced in batch:
+            self._num_written += 1
+            row = (run, self._num_written, tasks[traced.task.task_id], *pack_filters(traced))
+            episode = execute(f"INSERT INTO episodes VALUES (null{', ?' * len(row)})", row).lastrowid
+            execute("INSERT INTO bodies VALUES (?, ?, ?, ?, ?)", (episode, *pack_body(traced)))
+            calls = [(episode, *call) for call in pack_calls(traced)]
+            self._connection.executemany("INSERT INTO calls VALUES (?, ?, ?)", calls)
 
     def _run_id(self) -> int:
         run = self._run
         row = (run.uid, run.stage, run.key, float(run.started_at), to_json(run.settings))
-        return self._id_of("runs", "uid", run.uid, row)
+        return self._id_of("runs", "uid", row)
 
     def _task_id(self, task: Task) -> int:
         known = self._packed_tasks.get(task.task_id)
         if known is None or known[0] is not task:
             known = self._packed_tasks[task.task_id] = (task, pack_task(task))
-        return self._id_of("tasks", "digest", known[1][0], known[1])
+        return self._id_of("tasks", "digest", known[1])
 
-    def _tool_id(self, name: str) -> int:
-        return self._id_of("tools", "name", name, (name,))
-
-    def _id_of(self, table: str, unique: str, value: str | bytes, row: Row) -> int:
-        """Select or insert. Not `INSERT OR IGNORE`, which uses up a number each time."""
-        found = self._connection.execute(f"SELECT id FROM {table} WHERE {unique} = ?", (value,)).fetchone()
+    def _id_of(self, table: str, unique: str, row: Row) -> int:
+        """Select by the row's first column, or insert. Not `INSERT OR IGNORE`, which uses up a
+        number each time."""
+        found = self._connection.execute(f"SELECT id FROM {table} WHERE {unique} = ?", row[:1]).fetchone()
         if found:
             return int(found[0])
         return self._connection.execute(f"INSERT INTO {table} VALUES (null{', ?' * len(row)})", row).lastrowid or 0

@@ -17,7 +17,7 @@ from tests.damages.damaged import NUM_DAMAGES, REMEDY, check, damage, fresh_copy
 from tests.rollout.lock_world import lock_task, say
 from tests.traces.episodes import TRY_123, opened, record, run_of, spoken, written
 
-COMMANDS = ["list --failed", "list --tool try_code --step 2..3", "runs", "export", "check"]
+COMMANDS = ["list --failed", "list --tool try_code --step 2..3", "runs", "export"]
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_damage_that_comes_while_a_stage_writes_is_reported_once(tmp_path):
     path, warnings = tmp_path / "traces.db", []
     record(path, "evaluate", [opened()] * 500)
     writer = TraceWriter(path, run_of("train_policy"), max_bytes=10**9, warn=warnings.append)
-    for update in ("UPDATE sqlite_sequence SET seq = 'many'", "DROP TABLE turns"):
+    for update in ("UPDATE sqlite_sequence SET seq = 'many'", "DROP TABLE calls"):
         with contextlib.closing(sqlite3.connect(path)) as connection, connection:
             connection.execute(update)
         writer.record([opened()] * 300)

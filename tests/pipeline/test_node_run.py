@@ -195,12 +195,6 @@ class TestLocal(GraphContract):
             }
         assert not [path for path in kept if path.is_file() and b"not-to-be-written-down" in path.read_bytes()]
 
-    @pytest.mark.parametrize("name", ["POSTTRAIN_LOGS_MAX_AGE_DAYS", "POSTTRAIN_LOGS_MAX_GB"])
-    def test_a_limit_that_is_none_is_refused_before_anything_runs(self, root, settings, monkeypatch, name):
-        monkeypatch.setenv(name, "ten")
-        with pytest.raises(ConfigurationError, match=f"{name} is 'ten'"):
-            StageExecutor(root, settings=settings)
-
     def test_trees_that_share_a_state_folder_run_what_they_have_in_common_once(self, root, tmp_path, settings):
         other, state, told = clone(root, tmp_path / "other"), root / ".posttrain", []
         hold(root).touch()

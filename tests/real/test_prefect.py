@@ -205,7 +205,7 @@ def test_a_lost_job_shows_in_the_run_while_it_runs(served):
     (served.root.parent / "hold").touch()
     run = served.start_run()
     job = served.training(calls(served.root).count("train"))
-    supervisor, _guard = [
+    [supervisor] = [
         process
         for process in psutil.process_iter()
         if "posttrain.dispatch.backends.local_job" in (line := _line(process)) and job["name"] in line

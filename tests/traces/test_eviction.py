@@ -6,7 +6,7 @@ import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
-from posttrain.traces.eviction import delete_old_runs, make_room, shrink
+from posttrain.traces.eviction import make_room
 from posttrain.traces.store import open_to_write
 from posttrain.traces.writer import TraceWriter
 from tests.rollout.lock_world import lock_task, say
@@ -67,14 +67,13 @@ def test_a_run_that_fills_the_store_alone_loses_its_oldest_steps(tmp_path):
 
 
 def test_a_run_whose_row_another_process_deleted_goes_on(tmp_path):
-    """The other one made room for itself; what it deleted with the run, task and tools, is put back
-    with the next episodes."""
+    """The other made room; run and task are put back with the next episodes."""
     path = tmp_path / "traces.db"
     writer = TraceWriter(path, run_of("train_policy"), max_bytes=10**9, warn=refuse)
     writer.record([opened()] * 10)
     writer.flush()
     with contextlib.closing(open_to_write(path)) as connection:
-        assert delete_old_runs(connection, num_kept=0) == 10
+        assert make_room(connection, max_bytes=0) == 10
     writer.record([opened()] * 3)
     writer.close()
     assert ids(path, stage="train_policy") == [13, 12, 11]
@@ -82,22 +81,11 @@ def test_a_run_whose_row_another_process_deleted_goes_on(tmp_path):
     assert read(path, 11).traced == opened()
 
 
-def test_the_newest_runs_of_every_stage_are_kept(tmp_path):
-    path = tmp_path / "traces.db"
-    fill(path, "aabab", size=10)
-    with contextlib.closing(open_to_write(path)) as connection:
-        assert delete_old_runs(connection, num_kept=2) == 10
-    assert counts(path, "ab") == [20, 20]
-    assert min(ids(path, stage="a")) == 11
-
-
 def test_what_no_episode_needs_goes_too(tmp_path):
     path = tmp_path / "traces.db"
-    record(path, "a", [spoken(say("done"), task=lock_task("of a")), opened()], started_at=1.0)
-    record(path, "a", [spoken(say("done"))], uid="later", started_at=2.0)
+    record(path, "a", [spoken(say("done"), task=lock_task("of a")), opened()])
     with contextlib.closing(open_to_write(path)) as connection:
-        delete_old_runs(connection, num_kept=1)
-        shrink(connection)
-        assert connection.execute("SELECT task_id FROM tasks").fetchall() == [("t",)]
-        assert connection.execute("SELECT * FROM tools").fetchall() == []
+        assert make_room(connection, max_bytes=0) == 2
+        for table in ("runs", "tasks", "episodes", "bodies", "calls"):
+            assert connection.execute(f"SELECT * FROM {table}").fetchall() == []
         assert connection.execute("PRAGMA freelist_count").fetchone() == (0,)

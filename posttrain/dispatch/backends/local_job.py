@@ -4,24 +4,21 @@
 a job that dies in any way frees its own. A supervisor that waits for slots holds the queue's lock:
 jobs get slots in the order in which they came.
 
-Between supervisor and command is a guard, a fork of the supervisor that adopts all orphans below
-and has inherited its locks. Where one of the two is killed the other kills the job, so the locks
-are free once the job is dead. Where both are killed, the processes left carry the job's mark: the
-next process that asks for the job's status, or takes its slot, kills them.
+The supervisor adopts all orphans below it and kills them at the end. Where it is killed itself, the
+processes left carry the job's mark: the next process that asks for the job's status, or takes its
+slot, kills them. (They do not die with it: found from their living parents, none gets away.)
 """
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 from posttrain.dispatch.backend import Cause
 from posttrain.dispatch.backends.local import END, LOCK, SPEC, START, VISIBLE, visible_gpus, write_json
@@ -29,10 +26,8 @@ from posttrain.dispatch.processes import MARK, adopt_orphans, kill_marked, kill_
 from posttrain.runtime.exits import as_shell
 from posttrain.runtime.locks import take_lock, take_lock_now
 from posttrain.runtime.state import private, private_folder
-from posttrain.runtime.worker import die_with_parent
 
 _POLL_S = 0.2
-_MAX_ANSWER_BYTES = 65536
 
 
 def supervise(job: Path, slots: Path, num_gpus: int) -> None:
@@ -40,7 +35,8 @@ def supervise(job: Path, slots: Path, num_gpus: int) -> None:
     own = job / f"{LOCK}.{os.getpid()}"
     with open(own, "w", encoding="ascii", opener=private) as lock, ExitStack() as held:
         take_lock(lock)
-        _sign(lock)
+        lock.write(str(os.getpid()))
+        lock.flush()
         try:
             os.link(own, job / LOCK)  # it appears locked: an unlocked one is a dead supervisor's
         except FileExistsError:
@@ -55,77 +51,33 @@ def supervise(job: Path, slots: Path, num_gpus: int) -> None:
         gpus = sorted(taken)
         write_json(job / START, {"gpus": gpus, "started_at": time.time()})
         environment = {**os.environ, **spec["environment"], VISIBLE: ",".join(visible_gpus(gpus)), MARK: str(job)}
-        end = _run(spec, environment, lock, [*taken.values()])
-        if end is not None:
-            write_json(job / END, end)
+        end = _run(spec, environment)
+        for slot in taken.values():  # the next job that takes it has no processes to look for
+            slot.truncate(0)
+        write_json(job / END, end)
 
 
-def _run(
-    spec: Mapping[str, Any], environment: Mapping[str, str], lock: IO[str], slots: Sequence[IO[str]]
-) -> dict[str, Any] | None:
-    """Runs the command. Returns its exit code, None where its process group leader was killed; the
-    slots are freed once no process of it is left."""
-    reading, writing = os.pipe()
-    supervisor, guard = os.getpid(), os.fork()
-    if guard == 0:
-        try:
-            os.close(reading)
-            _die_with(supervisor, lock, slots)
-            _guard(spec, environment, writing)
-        finally:
-            os._exit(1)
-    os.close(writing)
-
-    def pass_on(number: int, _: FrameType | None) -> None:
-        os.kill(guard, number)
-
-    signal.signal(signal.SIGTERM, pass_on)  # a preemption: the command ends when it has its checkpoint
+def _run(spec: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Run the command, and kill what it left behind, which would hold its GPU's memory. Returns how
+    it ended."""
     limit_s = spec["resources"]["time_limit_s"]
-    has_answer, _, _ = select.select([reading], [], [], limit_s)
-    answer = os.read(reading, _MAX_ANSWER_BYTES) if has_answer else b""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the guard's number may be another's from here on
-    if kill_tree(os.getpid(), keep_root=True):  # what it left behind would hold its GPU's memory
-        _give_back(slots)
-    if not has_answer:
-        return {"exit_code": None, "cause": Cause.TIME_LIMIT, "note": f"it ran longer than its limit of {limit_s} s"}
-    return json.loads(answer) if answer else None
-
-
-def _die_with(supervisor: int, lock: IO[str], slots: Sequence[IO[str]]) -> None:
-    """Have this process end when the supervisor dies, after killing all below it."""
-
-    def end(*_: object) -> NoReturn:
-        _sign(lock)  # it is held by this process alone now
-        while not kill_tree(os.getpid(), keep_root=True):
-            time.sleep(_POLL_S)
-        _give_back(slots)
-        os._exit(1)
-
-    adopt_orphans()
-    signal.signal(signal.SIGUSR2, end)
-    die_with_parent(signal.SIGUSR2)
-    if os.getppid() != supervisor:
-        end()
-
-
-def _guard(spec: Mapping[str, Any], environment: Mapping[str, str], writing: int) -> None:
-    """Run the command and say how it ended."""
     with open(spec["log"], "ab", opener=private) as log:
         try:
             streams: Any = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
             process = subprocess.Popen(spec["command"], cwd=spec["folder"], env=environment, **streams)
         except OSError as error:
             note = f"{spec['command'][0]} cannot be started: {error.strerror}"
-            end = {"exit_code": 127, "cause": Cause.EXITED, "note": note}
-        else:
-            signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
-            end = {"exit_code": as_shell(process.wait()), "cause": Cause.EXITED, "note": ""}
-    os.write(writing, json.dumps(end).encode())
-
-
-def _sign(lock: IO[str]) -> None:
-    """Write this process's pid into the lock, in one write because it is read at any time."""
-    os.pwrite(lock.fileno(), f"{os.getpid():<20}".encode(), 0)
+            return {"exit_code": 127, "cause": Cause.EXITED, "note": note}
+    # A preemption: the command ends when it has its checkpoint.
+    signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
+    try:
+        end = {"exit_code": as_shell(process.wait(limit_s)), "cause": Cause.EXITED, "note": ""}
+    except subprocess.TimeoutExpired:
+        note = f"it ran longer than its limit of {limit_s} s"
+        end = {"exit_code": None, "cause": Cause.TIME_LIMIT, "note": note}
+    while not kill_tree(os.getpid(), keep_root=True):
+        time.sleep(_POLL_S)
+    return end
 
 
 def _take_slots(slots: Path, num_gpus: int, num_wanted: int, job: Path, held: ExitStack) -> dict[int, IO[str]]:
@@ -148,13 +100,6 @@ def _take_slots(slots: Path, num_gpus: int, num_wanted: int, job: Path, held: Ex
             else:
                 time.sleep(_POLL_S)
     return taken
-
-
-def _give_back(slots: Sequence[IO[str]]) -> None:
-    """Empty the lock files: the next job that takes a slot has no processes to look for. The slots
-    are free when supervisor and guard are gone."""
-    for slot in slots:
-        slot.truncate(0)
 
 
 def _take(path: Path, job: Path) -> IO[str] | None:

@@ -22,17 +22,6 @@ _CAUSES = {
     "CANCELLED": Cause.CANCELLED,
     "REVOKED": Cause.CANCELLED,
 }
-_HINTS = {
-    "Resources": "waits for free {what}",
-    "Priority": "others that wait for {what} are before it",
-    "ReqNodeNotAvail": "no {what} for it: a node is down, drained or reserved",
-    "JobHeld": "held by a person; `scontrol release` lets it go",
-    "Dependency": "waits for another job",
-    "QOS": "the jobs of this account use all {what} that they may",
-    "Assoc": "the jobs of this account use all {what} that they may",
-    "Partition": "it will not start: the partition gives no job that much. Cancel it and ask for less",
-    "BadConstraints": "it will not start: no node can give what it asks for. Cancel it and ask for less",
-}
 _OOM_SIGNAL = 125  # SLURM's sign for it, no signal
 EXTRA_MINUTES = (
     2  # more than asked for: it counts whole minutes, warns 60 s before the end, and may be a minute early with it
@@ -54,7 +43,6 @@ def from_scontrol(line: str) -> JobStatus:
         field("Reason"),
         is_marked=is_marked,
         is_late=_is_late(field("RunTime"), field("TimeLimit")),
-        wants_gpus="gpu" in field("TresPerNode"),
     )
 
 
@@ -67,12 +55,10 @@ def from_sacct(line: str) -> JobStatus:
     )
 
 
-def _status(
-    state: str, exit_code: str, reason: str, *, is_marked: bool, is_late: bool, wants_gpus: bool = False
-) -> JobStatus:
+def _status(state: str, exit_code: str, reason: str, *, is_marked: bool, is_late: bool) -> JobStatus:
     reason = "" if reason in ("None", "(null)") else reason
     if state in _WAITING:
-        return JobStatus(JobState.WAITING, note=_why_it_waits(reason, "GPUs" if wants_gpus else "CPUs and memory"))
+        return JobStatus(JobState.WAITING, note=reason)
     if state not in _CAUSES:  # also COMPLETING: some of its processes may live
         return JobStatus(JobState.RUNNING, note="" if state in ("RUNNING", "COMPLETING") else state)
     code, number = (int(part) for part in exit_code.split(":"))
@@ -100,8 +86,3 @@ def _seconds(text: str) -> int | None:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
     return ((24 * days + hours) * 60 + minutes) * 60 + seconds
-
-
-def _why_it_waits(reason: str, what: str) -> str:
-    hint = next((hint for start, hint in _HINTS.items() if reason.startswith(start)), "")
-    return f"{reason}: {hint.format(what=what)}" if hint else reason

@@ -73,11 +73,6 @@ def test_what_cannot_be_a_job_is_refused(tmp_path, name, environment, options):
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        (line("PENDING", reason="Resources"), JobStatus(JobState.WAITING, note="Resources: waits for free GPUs")),
-        (
-            line("PENDING", reason="Priority", gres="N/A"),
-            JobStatus(JobState.WAITING, note="Priority: others that wait for CPUs and memory are before it"),
-        ),
         (line("PENDING", reason="Licenses"), JobStatus(JobState.WAITING, note="Licenses")),
         (line("PENDING"), JobStatus(JobState.WAITING)),
         (line("RUNNING"), JobStatus(JobState.RUNNING)),
