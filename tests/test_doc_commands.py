@@ -14,7 +14,7 @@ REPOSITORY = Path(__file__).parents[1]
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 STARTS = ("posttrain ", "python -m ", "make ", "infra/", ".ci/")
 OF_TOOLS = ("dvc ", "docker ", "inspect ", "kubectl ", "lm-eval ", "prefect ", "wandb ")
-OTHERS = (*OF_TOOLS, "export ", "pip ", "sinfo", "ln ", "source ")
+OTHERS = (*OF_TOOLS, "export ", "git ", "pip ", "sinfo", "ln ", "source ")
 SETTING = re.compile(r"^[A-Z_]+=\S+ ")
 
 

@@ -48,7 +48,7 @@ def test_a_plan_may_be_a_file_and_the_command_lines_seeds_go_before_its_own(para
 def test_a_number_in_a_plan_is_what_it_looks_like(tmp_path):
     file = tmp_path / "plan.yaml"
     file.write_text("overrides: [{name: base}]\nseeds: [1, 010]\n")
-    with pytest.raises(ConfigurationError, match=r"seeds\.1 = 010: YAML reads this as 8"):
+    with pytest.raises(ConfigurationError, match=r"line 2: 010 is no decimal number"):
         read_plan(file, (), ())
 
 

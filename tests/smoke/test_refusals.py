@@ -83,22 +83,19 @@ def test_every_wrong_name_and_number_is_refused_at_once(refused: Callable[..., s
         "train_reward_model.max_steps": 80_000_000,
         "evaluate.teacher": {"type": "exprt"},
     }
-    said = refused(
-        overrides, lambda text: text.replace("seed: 1\n", "seed: 010\n", 1).replace("max_turns:", "max_turnz:")
-    )
+    said = refused(overrides, lambda text: text.replace("max_turns:", "max_turnz:"))
     for problem in (
         "world.type = 'stockz': there is no such type; there are stocks, toy, bfcl, tau2, "
         "http_env, gymnasium, module:function. Did you mean 'stocks'?",
         "model: adapter.target_modules has q_prj",
         "reward: the weights sum to 1.47, not 1",
         "train_sft.optimizer = 'moun': Input should be 'muon', 'adamw' or 'adamw_8bit'. Did you mean 'muon'?",
-        "train_policy.algorithm: its type is dpo, and tasks_per_step, group_size, temperature are of online; "
-        "batch_size, beta, loss are missing",
-        "\n    beta: 0.5  # above 0\n",
+        "train_policy.algorithm.beta: missing",
+        "A section of type dpo is like {max_steps: 80, batch_size: 32, beta: 0.5, loss: sigmoid}",
+        "train_policy.algorithm.tasks_per_step: unknown key",
         "train_reward_model.max_steps = 80000000: Input should be less than or equal to 10000000",
         "evaluate.teacher.type = 'exprt': there is no such type; there are expert, openai. Did you mean 'expert'?",
         "Did you mean 'max_turns'?",
-        "seed = 010: YAML reads this as 8",
     ):
         assert problem in said
 

@@ -19,6 +19,7 @@ from posttrain.traces.store import open_to_read
 from posttrain.tracking.metrics_log import read_metrics
 from posttrain.worlds.grading import GENERAL_SCORES
 from posttrain.worlds.lookups.grade import SCORES
+from posttrain.worlds.lookups.matching import read
 from posttrain.worlds.lookups.scores import completion
 from stages.generate_data import generate_data
 from stages.sample_preferences import sample_preferences
@@ -152,7 +153,7 @@ def test_what_was_learnt_from_is_traced_with_its_tokens_reward_and_advantage(tra
     for one in learnt:
         played = one.trajectory
         assert len(played.token_ids) == len(played.mask) == len(played.logprobs) > 0
-        assert one.is_success == (completion(played, one.task).value == 1)
+        assert one.is_success == (completion(read(played, one.task)).value == 1)
         assert played.reward == pytest.approx(rules.score(played, one.task).reward + played.scores["reward_model"])
     for group in (learnt[start : start + 4] for start in range(0, 16, 4)):
         assert len({one.task.task_id for one in group}) == 1
