@@ -3,7 +3,6 @@ import contextlib
 import gzip
 import re
 import traceback
-from itertools import pairwise
 
 import pytest
 from aiohttp import web
@@ -230,12 +229,14 @@ def test_requests_keep_the_distance_that_the_account_allows(endpoint):
 
     async def ask_for_three():
         loop = asyncio.get_running_loop()
+        started = loop.time()
         for _ in range(3):
             await account.wait()
-            waited.append(loop.time())
+            waited.append(loop.time() - started)
 
     asyncio.run(ask_for_three())
-    assert min(later - earlier for earlier, later in pairwise(waited)) > 0.009
+    # from the start, not from one to the next: a busy machine wakes one late, and the next comes on time
+    assert all(seconds > 0.01 * index - 1e-3 for index, seconds in enumerate(waited))
     assert not server.bodies
 
 
