@@ -235,7 +235,7 @@ def test_requests_keep_the_distance_that_the_account_allows(endpoint):
             waited.append(loop.time() - started)
 
     asyncio.run(ask_for_three())
-    # from the start, not from one to the next: a busy machine wakes one late, and the next comes on time
+    # counted from the start: a busy machine wakes one late, and the next comes on time
     assert all(seconds > 0.01 * index - 1e-3 for index, seconds in enumerate(waited))
     assert not server.bodies
 
