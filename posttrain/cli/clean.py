@@ -79,10 +79,12 @@ def _places() -> dict[str, Place]:
 
 
 def _trace_files() -> tuple[Path, ...]:
-    """The trace store with its write-ahead log."""
+    """The trace store and the damaged one that was set aside, each with its write-ahead log. Named
+    one by one: whatever else begins with the store's name may be anyone's."""
     location = trace_location()
     store = STATE_DIR / TRACES if location is None else location.path
-    return tuple(sorted(store.parent.glob(f"{store.name}*"))) or (store,)
+    suffixes = ("", "-wal", "-shm", ".aside", ".aside-wal", ".aside-shm")
+    return tuple(store.with_name(store.name + suffix) for suffix in suffixes)
 
 
 def _cache() -> Path:

@@ -133,6 +133,17 @@ def test_the_store_that_the_environment_names_is_the_one_that_is_shown_and_empti
     assert (str(other) in shown, other.exists(), ours.read_bytes() == before) == (True, False, True)
 
 
+def test_a_file_whose_name_begins_as_the_stores_is_not_the_stores(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    store, notes = tmp_path / "run", tmp_path / "run-notes.txt"
+    record(store, "train_policy", [opened()] * 3)
+    notes.write_text("mine")
+    monkeypatch.setenv("POSTTRAIN_TRACES", str(store))
+    assert posttrain("clean", "traces", "--yes").exit_code == 0
+    assert (store.exists(), notes.exists()) == (False, True)
+
+
 def test_elsewhere_than_in_a_tree_there_is_nothing_to_clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     for command in ("clean", "plan"):
