@@ -101,7 +101,7 @@ def _made(texts: Mapping[str, str], branch: Branch, spread: float) -> dict[str, 
 
 
 def _records(stages: Mapping[str, Any], branch: Branch) -> str:
-    """What each stage took; a policy of seed 2 was stopped after step 40."""
+    """Costs of each stage; a policy of seed 2 was stopped after step 40."""
     records = []
     for index, (stage, entry) in enumerate(stages.items(), 1):
         resumed_at = (40,) if stage == "train_policy" and branch.seed == 2 else ()

@@ -159,7 +159,7 @@ def _compared(size: str, adapter: str, stage: str, dtype: Dtype, folder: Path) -
 
 
 def write_params(path: Path, adapter: str, stage: str, size: str, dtype: Dtype) -> None:
-    """As the run and its plan read them."""
+    """Params in the form that the run and its plan read."""
     path.write_text((REPOSITORY / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
     model = {
         "type": "pretrained",

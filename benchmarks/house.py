@@ -83,7 +83,7 @@ def comments_per_100(files: Iterable[Path]) -> float:
 
 
 def importers(trees: Mapping[Path, ast.Module]) -> Counter[str]:
-    """How many modules import each module of the library."""
+    """Number of modules that import each module of the library."""
     names = {".".join(path.with_suffix("").parts) for path in trees}
     found = Counter[str]()
     for tree in trees.values():

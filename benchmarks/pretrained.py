@@ -246,7 +246,7 @@ def verdicts_on(message: Mapping[str, Any], task: Task, domain: Domain) -> list[
 
 
 def is_valid(call: Sequence[str], task: Task, domain: Domain) -> bool:
-    """Whether a call names a tool that the task offers, with arguments that fit its schema."""
+    """True where a call names a tool that the task offers, with arguments that fit its schema."""
     name, arguments = call
     if name not in task.tools:
         return False

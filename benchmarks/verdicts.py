@@ -58,7 +58,7 @@ def simulated_runs(
 
 
 def verdict_on(first: Sequence[Outcomes], second: Sequence[Outcomes], truth: float) -> tuple[bool, bool]:
-    """Whether the two are called different, and whether the interval covers the truth."""
+    """Two flags: the two are called different, and the interval covers the truth."""
     found = difference(first, second)
     return found.decision in (Decision.BETTER, Decision.WORSE), found.low <= truth <= found.high
 

@@ -73,7 +73,7 @@ class ServerProcess:
         return sum(sum(process.cpu_times()[:2]) for process in [root, *root.children(recursive=True)])
 
     def kill(self) -> None:
-        """As a machine that goes dark."""
+        """Kill it at once, like a machine that loses its power."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 

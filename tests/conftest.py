@@ -1,4 +1,4 @@
-"""What several test folders share: where the repository and the real public data are."""
+"""Fixtures of several test folders: where the repository and the real public data are."""
 
 import gc
 import os

@@ -48,7 +48,7 @@ def _drawn(pattern: str, rng: random.Random, sizes: random.Random) -> str:
 
 
 def _of(item: tuple[object, object], rng: random.Random, sizes: random.Random) -> str:
-    """What one item of a parsed expression matches."""
+    """A text that one item of a parsed expression matches."""
     name, value = str(item[0]), item[1]
     if name == "LITERAL":
         return chr(value)
@@ -128,8 +128,8 @@ SPELLINGS: Mapping[str, Callable[[str], str]] = {
 
 
 def kept(text: str, twin: str, shown: str) -> list[str]:
-    """What `shown` still has of the key in `text`, 8 or 24 characters at a time: of those that
-    differ in `twin`, which was written in the same way with another key."""
+    """Parts of the key in `text` that `shown` still has, 8 or 24 characters at a time: of those
+    that differ in `twin`, which was written in the same way with another key."""
     windows = [slice(start, start + width) for width in (8, 24) for start in range(len(text) - width + 1)]
     own = {text[one] for one in windows if _is_own(text[one], twin[one])}
     return [part for part in own if part in shown and part not in twin]
@@ -156,8 +156,8 @@ def planted(source: str, num_spellings: int = 2, *, at_most: int = 34) -> str:
 
 @functools.cache
 def _traces() -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """What tells that a planted key is left, with its kind and spelling: a word of it, and of a
-    spelling without words eight characters."""
+    """The texts that tell that a planted key is left, with its kind and spelling: a word of it, and
+    of a spelling without words eight characters."""
     words, parts = {}, {}
     for spelling, spell in SPELLINGS.items():
         for (kind, key), twin in zip(examples(1).items(), examples(2).values(), strict=True):

@@ -44,7 +44,7 @@ ONLINE = ends_of(
 
 
 def is_among(knob: str, names: str) -> bool:
-    """Whether one of the names is this one, in which `{}` and `*` stand for any letters."""
+    """True where one of the names is this one, in which `{}` and `*` stand for any letters."""
     pattern = re.escape(knob).replace(r"\{\}", r"\w+").replace(r"\*", r"\w+")
     return re.search(rf"^{pattern}$", names, re.MULTILINE) is not None
 

@@ -1,4 +1,4 @@
-"""What the benchmarks compute themselves; the pipeline under them is tested elsewhere."""
+"""Computations of the benchmarks themselves; the pipeline under them is tested elsewhere."""
 
 import json
 from pathlib import Path

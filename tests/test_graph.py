@@ -34,7 +34,7 @@ def declared(name: str) -> dict[str, Any]:
 
 
 def own_deps(name: str) -> list[str]:
-    """What one item of a stage has and the others have not: the teacher's code, a model's
+    """Deps of one item of a stage that the others have not: the teacher's code, a model's
     folder."""
     return list(STAGES[name].get("foreach", {}).values())
 
@@ -102,7 +102,7 @@ def test_a_stage_declares_no_code_that_it_does_not_import(name):
 
 
 def test_the_check_of_the_knobs_runs_again_when_the_reading_of_them_is_edited():
-    """Which no other stage declares, because it retrains nothing."""
+    """Deps that no other stage declares, because it retrains nothing."""
     read_with = {
         file
         for path in (stage_file("check_params"), "posttrain/config/params.py")

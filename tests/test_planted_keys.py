@@ -61,7 +61,7 @@ def found_in(text: str) -> set[str]:
 
 
 def texts_of(path: Path) -> Iterator[str]:
-    """What a file holds, packed or not."""
+    """Content of a file, packed or not."""
     content = path.read_bytes()
     yield content.decode(errors="replace")
     if path.suffix == ".parquet":

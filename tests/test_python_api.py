@@ -36,13 +36,13 @@ DPO = {"type": "dpo", "max_steps": 2, "batch_size": 4, "beta": 0.5, "loss": "sig
 
 
 def settings(knobs: dict[str, object]) -> list[str]:
-    """As the command line takes them."""
+    """Knobs in the form that the command line takes."""
     return [part for key, value in knobs.items() for part in ("--set", f"{key}={json.dumps(value)}")]
 
 
 @pytest.fixture(scope="module")
 def ran(repository: Path, tmp_path_factory: pytest.TempPathFactory):
-    """What the example of the page has made: its names, and the folder that it ran in."""
+    """Results of the page's example: its names, and the folder that it ran in."""
     page = (repository / "docs/python-api.md").read_text(encoding="utf-8")
     [code] = re.findall(r"```python\n(from posttrain .*?)```", page, re.DOTALL)
     assert code.count('load_world("toy")') == 1

@@ -1,4 +1,4 @@
-"""Who may read what this folder's runs remember."""
+"""Permissions of the state folder."""
 
 import os
 import stat

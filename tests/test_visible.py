@@ -1,4 +1,4 @@
-"""What cannot be seen, or acts on where it is shown, is spelt out; what a person reads stays."""
+"""Characters that cannot be seen, or act on a terminal, are spelt out; readable ones stay."""
 
 import unicodedata
 

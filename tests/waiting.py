@@ -6,7 +6,7 @@ from typing import Any
 
 
 def wait_until(is_so: Callable[[], Any], *, limit_s: float = 60.0, what: str = "it") -> Any:
-    """What `is_so` returns once it is true. The limit is how long to wait, never how fast it is to
+    """Value of `is_so` once it is true. The limit is how long to wait, never how fast it is to
     be."""
     deadline = time.monotonic() + limit_s
     while not (found := is_so()):

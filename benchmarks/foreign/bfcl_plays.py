@@ -264,7 +264,8 @@ def some_call(name: str, rng: random.Random) -> Call:
 
 @cache
 def _given_values() -> Mapping[tuple[str, str], list[Any]]:
-    """What gold calls give for an argument: by function and argument, and by argument alone."""
+    """Values that gold calls give for an argument: by function and argument, and by argument
+    alone."""
     found: dict[tuple[str, str], list[Any]] = {}
     for entry in (entry for set_name in SETS for entry in entries(set_name)):
         for call in (call for calls in entry.gold for call in calls):

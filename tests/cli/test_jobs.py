@@ -20,7 +20,7 @@ def state(tmp_path, monkeypatch):
 
 
 def start(state, name, owner, script="import time; print('begins', flush=True); time.sleep(600)"):
-    """What a dispatcher does: the record, then the job."""
+    """Submit like a dispatcher: the record, then the job."""
     record = JobRecord(name, name, name, 1, "local", None, state.parent, state / f"{name}.log", owner, time.time())
     records, backend = JobRecords(state / "jobs.db"), LocalBackend(state / "local", num_gpus=1)
     assert records.add(record)

@@ -37,7 +37,8 @@ def texts_in(value: Any) -> Iterator[str]:
 
 
 def said_otherwise(row: TrajectoryRow, record: dict[str, Any]) -> list[str]:
-    """What the row says and the record does not: words of a message, a seed, a split, a reward."""
+    """Everything that the row says and the record does not: words of a message, a seed, a split, a
+    reward."""
     texts = list(texts_in(record))
     everything = json.dumps(texts, ensure_ascii=False) + "".join(texts)
     played = row.trajectory

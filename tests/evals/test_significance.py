@@ -1,4 +1,4 @@
-"""What a verdict promises, on settings whose truth is known."""
+"""Promises of a verdict, on settings whose truth is known."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a colleague does: clones a repository whose results are committed and whose cache is not
+"""A colleague's day: clones a repository whose results are committed and whose cache is not
 there, runs experiments on it, and asks the commands of the docs what came out."""
 
 import json

@@ -1,4 +1,4 @@
-"""What a stage's end means to Prefect, without a server."""
+"""The state in Prefect that a stage's end leads to, without a server."""
 
 from prefect.logging import disable_run_logger
 

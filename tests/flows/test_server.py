@@ -152,7 +152,7 @@ def test_a_site_whose_name_was_made_to_lead_to_this_machine_is_refused(running, 
 )
 def test_no_socket_is_open_without_the_secret(running, path):
     async def hears(token, origin=None, subprotocols=("prefect",)):
-        """What the server says to an auth message; its code where it closes."""
+        """The server's answer to an auth message; its code where it closes."""
         try:
             async with websockets.connect(
                 f"ws://127.0.0.1:{running.port}/api/{path}",

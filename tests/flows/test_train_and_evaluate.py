@@ -100,7 +100,7 @@ def artifacts(root: Path) -> dict[str, Any]:
 
 
 def address_of(process: subprocess.Popen[str]) -> str:
-    """Of its server, from what it has printed."""
+    """Address of its server, from its output."""
     for line in process.stdout:
         if found := re.search(r"http://[\d.]+:\d+", line):
             return found[0]

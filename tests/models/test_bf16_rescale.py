@@ -125,7 +125,7 @@ def test_gradients_are_those_of_the_sum(folder):
 
 @torch.no_grad()
 def learnt(folder, dtype):
-    """What it adds to the logits that each matrix has grown by less than half a step."""
+    """The change of the logits where each matrix has grown by less than half a step."""
     model = load_trainable(folder, SCRATCH_PARAMS.model_copy(update={"dtype": dtype}), seed=0).eval()
     before = logits(model)
     for name, weight in model.named_parameters():

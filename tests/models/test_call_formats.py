@@ -82,7 +82,8 @@ def test_an_episode_is_carried(codec: ChatCodec, family: str) -> None:
 
 @by_response_templates
 def test_a_row_is_what_the_template_writes(codec: ChatCodec, family: str) -> None:
-    """Where nobody speaks behind the agent's turns, so that no template takes its thoughts out."""
+    """The case that nobody speaks behind the agent's turns, so that no template takes its thoughts
+    out."""
     said = conversation()[1:]
     whole = codec.tokenizer.apply_chat_template(
         [as_given(message) for message in said], tools=list(TOOLS), tokenize=False

@@ -1,4 +1,4 @@
-"""What users, tools and system texts say reads as they said it and is never a control token."""
+"""Texts of users, tools and the system read as written and are never a control token."""
 
 import json
 import random

@@ -18,7 +18,7 @@ START_S, LOAD_S = 60, 60
 
 
 def find_browser() -> str | None:
-    """Where Chromium is, None where it is not installed."""
+    """Path of Chromium, None where it is not installed."""
     return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -52,7 +52,7 @@ class Page:
         )
 
     def run(self, script: str) -> Any:
-        """What JavaScript gives, once it is there where it is a promise."""
+        """Value of a JavaScript expression, once it is there where it is a promise."""
         done = self.send("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in done, done
         return done["result"].get("value")
@@ -67,7 +67,7 @@ class Page:
             self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key)
 
     def type(self, text: str) -> None:
-        """Where the cursor is, then Enter."""
+        """Type at the cursor, then Enter."""
         self.send("Input.insertText", text=text)
         for kind in ("keyDown", "keyUp"):
             self.send(

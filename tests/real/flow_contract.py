@@ -1,4 +1,4 @@
-"""What a run on a real Prefect server promises besides on a real backend: it shows why a stage
+"""Promises of a run on a real Prefect server and a real backend: it shows why a stage
 waits, and cancelled there it leaves no job alive."""
 
 import subprocess
@@ -54,6 +54,6 @@ class FlowContract(GraphContract):
 
 
 def waiting(home: Path) -> str:
-    """What the tasks that wait say on their pages."""
+    """The messages of waiting tasks on their pages."""
     last = [state for item in "abc" for state in states(home, f"evaluate@{item}")[-1:]]
     return " ".join(message.upper() for name, message in last if name == "Waiting")

@@ -1,4 +1,4 @@
-"""What the modules of Kubernetes' suite share: a namespace of the module's own on the cluster that
+"""Fixtures of Kubernetes' suite: a namespace of the module's own on the cluster that
 KUBECONFIG names."""
 
 from collections.abc import Iterator

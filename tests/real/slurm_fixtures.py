@@ -1,4 +1,4 @@
-"""What the modules of SLURM's suite share: commands ask the SLURM of this machine."""
+"""Fixtures of SLURM's suite: commands ask the SLURM of this machine."""
 
 import subprocess
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What the suites on SmolLM2's real weights share: its knobs with those that a module calls SHORT,
+"""Fixtures of the suites on SmolLM2's real weights: its knobs with those that a module calls SHORT,
 and the model as training begins from it."""
 
 from pathlib import Path

@@ -78,7 +78,7 @@ def endpoint(tasks):
     by_question = {task.messages[1].content: task for task in tasks[1]}
 
     def script(_, body):
-        """Where tools are offered, it calls what it needs before it answers."""
+        """Policy that, where tools are offered, calls what it needs before it answers."""
         question = next(message["content"] for message in body["messages"] if message["role"] == "user")
         gold = gold_of(by_question[question])
         if body["seed"] == REFUSING and question == tasks[1][0].messages[1].content:

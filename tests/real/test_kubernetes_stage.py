@@ -44,7 +44,7 @@ def root(tmp_path):
 
 
 def run(namespace: str, tmp_path: Path, root: Path, owner: str) -> tuple[Snapshot, list[str]]:
-    """What a flow does for a stage: freeze, dispatch, wait."""
+    """Run a stage like a flow: freeze, dispatch, wait."""
     snapshot, told = freeze(root, "make", tmp_path / f"look-{owner}"), []
 
     def prepare(attempt: int) -> Path:

@@ -1,5 +1,5 @@
-"""What a page of another site can do to `make serve` through its user's own browser (nothing), and
-that user on its pages (everything)."""
+"""`make serve` in a browser: a page of another site can do nothing through its user's own browser,
+and that user can do everything on its pages."""
 
 import http.server
 import json

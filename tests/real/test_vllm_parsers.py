@@ -1,4 +1,5 @@
-"""What a served model wrote is read by vLLM's own parser as it is read here: response templates."""
+"""Messages of a served model are parsed equally by vLLM's own parser and by ours: response
+templates."""
 
 import json
 import random

@@ -55,5 +55,5 @@ def test_a_conversation_that_does_not_fit_ends_its_episode_alone(monkeypatch, ex
 
 
 def calls_of(played):
-    """As they were written, but for spaces: the server's parser has put some in."""
+    """The texts but for spaces: the server's parser has put some in."""
     return [(call.name, call.arguments.replace(" ", "")) for one in played.messages for call in one.tool_calls]

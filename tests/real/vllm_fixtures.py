@@ -1,4 +1,4 @@
-"""What the modules of vLLM's suite share: the experiment, and servers that end with their suite.
+"""Fixtures of vLLM's suite: the experiment, and servers that end with their suite.
 
 The experiment is on the SFT model of the last `dvc repro`.
 """

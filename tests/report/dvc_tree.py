@@ -34,7 +34,7 @@ def make_tree(folder: Path) -> Path:
 
 
 def dvc(tree: Path, *arguments: str) -> str:
-    """What it prints, where it succeeds and warns of nothing."""
+    """Output of a command that succeeds and warns of nothing."""
     ran = subprocess.run(["dvc", *arguments], cwd=tree, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, ""), ran.stderr
     return ran.stdout

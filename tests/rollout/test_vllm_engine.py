@@ -54,7 +54,7 @@ def make(servers, tmp_path):
 
 
 def write_all(engine, count=16, num_turns=2, temperature=1.0, between=None):
-    """As many episodes of some turns each; the rows and log-probs of each."""
+    """Play that many episodes of some turns each; the rows and log-probs of each."""
 
     async def one(index):
         token_ids, logprobs = [10 + index, 20], [None, None]

@@ -1,4 +1,4 @@
-"""What a server writes that cannot be learnt from is its failure: another writes the message."""
+"""An answer that cannot be learnt from is the server's failure: another writes the message."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ REQUEST = GenerateRequest("e", [1, 2], 8, 1.0, 0, frozenset({9}))
 
 @pytest.fixture
 def written():
-    """What `write` makes of an answer with these log-probabilities and tokens."""
+    """Result of `write` for an answer with these log-probabilities and tokens."""
     said = {}
     server = LoopbackServer([web.post("/inference/v1/generate", lambda _: answer(said))])
 

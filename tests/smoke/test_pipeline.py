@@ -157,7 +157,7 @@ def test_a_second_copy_gives_the_same_bytes(pipeline: Path, make_copy: Callable[
 
 
 def content(path: Path) -> dict[str, bytes]:
-    """Of a file, or of the files in a folder, by name."""
+    """Hashes of a file, or of the files in a folder, by name."""
     files = sorted(path.rglob("*")) if path.is_dir() else [path]
     return {str(file.relative_to(path)): file.read_bytes() for file in files if file.is_file()}
 

@@ -1,4 +1,4 @@
-"""What `dvc.yaml` calls constant is so: `posttrain plan` counts on it."""
+"""Stages that `dvc.yaml` calls constant are so: `posttrain plan` counts on it."""
 
 import shutil
 from pathlib import Path

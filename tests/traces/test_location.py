@@ -1,4 +1,4 @@
-"""Where the store lies, and which places are refused."""
+"""Location of the store, and the places that are refused."""
 
 from pathlib import Path
 from types import SimpleNamespace

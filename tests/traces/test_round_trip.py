@@ -1,4 +1,4 @@
-"""What was recorded comes back equal, whatever an agent wrote."""
+"""Recorded episodes come back equal, whatever an agent wrote."""
 
 import sqlite3
 from dataclasses import replace
@@ -27,7 +27,8 @@ def test_a_task_is_stored_once_and_its_goal_to_the_letter(tmp_path):
 
 
 def test_a_conversation_that_its_program_replaced_comes_back_with_its_forks_and_the_turns_of_its_calls(tmp_path):
-    """What the program put into the agent's mouth is neither a turn nor a call of the agent's."""
+    """Messages that the program wrote in the agent's name are neither a turn nor a call of the
+    agent's."""
     task = lock_task()
     episode = Episode("e", task, LockWorld(task), 5, LIMITS)
     episode.add_reply(Reply(say("which lock?")))

@@ -1,4 +1,4 @@
-"""What a person reads: an episode as a conversation, to the letter."""
+"""Text of an episode as a conversation, to the letter."""
 
 from dataclasses import replace
 

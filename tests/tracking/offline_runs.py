@@ -64,8 +64,8 @@ def _values(items: Any) -> dict[str, Any]:
 
 
 def _records(file: Path) -> Iterator[Any]:
-    """Of a LevelDB log: 32 KiB blocks of (crc 4, length 2, type 1) headers, after 7 bytes of
-    wandb's own."""
+    """Records of a LevelDB log: 32 KiB blocks of (crc 4, length 2, type 1) headers, after 7 bytes
+    of wandb's own."""
     from wandb.proto import wandb_internal_pb2
 
     content, place, parts = file.read_bytes(), 7, b""

@@ -89,7 +89,7 @@ def run_pipeline(worktree: Path, settings: DispatchSettings) -> list[OfflineRun]
 
 
 def group_of(worktree: Path) -> str:
-    """What the runs of its pipeline are a group of."""
+    """Name of the W&B group of its pipeline's runs."""
     return f"toy-seed1-{_git(worktree, 'rev-parse', 'HEAD')[:7]}"
 
 

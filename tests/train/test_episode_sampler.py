@@ -1,4 +1,4 @@
-"""Whose weights play: those of the last refresh, or of the first play where there was none. And
+"""Weights that play: those of the last refresh, or of the first play where there was none. And
 under which seeds."""
 
 import pytest

@@ -371,7 +371,7 @@ class OneTurnTooMany(Box):
 
 
 class Crowded(Box):
-    """What `look` tells also depends on how many worlds there are, or were."""
+    """The result of `look` also depends on how many worlds there are, or were."""
 
     num_made = 0
     open_now: ClassVar[Counter] = Counter()
@@ -494,7 +494,7 @@ class LeavesProcesses(Box):
 
 
 def end_what_was_left():
-    """What the last worlds leave open on purpose."""
+    """State that the last worlds leave open on purpose."""
     while LeavesSockets.left:
         LeavesSockets.left.pop().close()
     while LeavesFiles.left:

@@ -36,7 +36,7 @@ def digits() -> list[int]:
 
 @server.tool()
 def say(num_chars: int, is_refused: bool) -> CallToolResult:
-    """As many characters, as a result or as an error."""
+    """Return that many characters, as a result or as an error."""
     return CallToolResult(content=[TextContent(type="text", text="x" * num_chars)], is_error=is_refused)
 
 

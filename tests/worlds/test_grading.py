@@ -1,4 +1,4 @@
-"""What the library says of an episode in any world, beside what its world says."""
+"""Scores of an episode in any world, beside those of its own world."""
 
 import pytest
 

@@ -19,7 +19,7 @@ LATE = {"drips", "silent"}
 
 
 def sentence_of(kind, timeout_s=4.0):
-    """What the agent reads, or the error that ends a run."""
+    """The text that the agent reads, or the error that ends a run."""
     policy = ScriptedPolicy(lambda task, seed: ScriptedExpert([say("Action: go")] * 4))
     with HostileEnv(kind) as url:
         domain = HttpEnvDomain(params_of(url, name="hostile", timeout_s=timeout_s, tries=1))

@@ -1,4 +1,4 @@
-"""What is read of an agent's arguments and of a tool's text."""
+"""Parsing of an agent's arguments and of a tool's text."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What every backend must do, as tests to inherit: a class for each backend gives `backend` and
+"""Contract of a backend, as tests to inherit: a class for each backend gives `backend` and
 what its jobs may be called with."""
 
 import sys

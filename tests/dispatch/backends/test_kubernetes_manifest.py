@@ -1,4 +1,4 @@
-"""What we hand to Kubernetes: golden, valid by its newest schema, and without a word that it or a
+"""Manifests for Kubernetes: golden, valid by its newest schema, and without a word that it or a
 shell would read as more than text."""
 
 import json

@@ -1,5 +1,5 @@
-"""What a recorded pod says: the ends that a small cluster cannot bring about, and a log of which
-the node has forgotten the beginning."""
+"""Status read from recorded pods: the ends that a small cluster cannot bring about, and a log of
+which the node has forgotten the beginning."""
 
 from datetime import UTC, datetime, timedelta
 

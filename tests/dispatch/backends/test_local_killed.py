@@ -124,7 +124,7 @@ def test_a_cancelled_job_whose_supervisor_is_dead_is_dead(backend, folder, tmp_p
 def test_while_something_of_it_cannot_be_killed_a_job_is_not_over_and_its_slot_not_free(
     backend, folder, tmp_path, monkeypatch
 ):
-    """As a process that waits for a broken GPU's driver."""
+    """Behave like a process that waits for a broken GPU's driver."""
     start(backend, folder, gpus=1)
     kill(living_supervisors(tmp_path))
     with monkeypatch.context() as patch:

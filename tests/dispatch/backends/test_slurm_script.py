@@ -1,4 +1,4 @@
-"""What SLURM is given to run, and what its words mean: read without a cluster. `make test
+"""The batch script for SLURM, and the meaning of its words: read without a cluster. `make test
 NEEDS=slurm` asks a real one."""
 
 import subprocess

@@ -1,4 +1,4 @@
-"""What an agent's program sends that it should not: refused in OpenAI's form, not tried again, and
+"""Malformed requests of an agent's program: refused in OpenAI's form, not tried again, and
 no turn of the episode."""
 
 import http.client

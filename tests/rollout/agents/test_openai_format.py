@@ -1,4 +1,4 @@
-"""What stands on the wire, letter for letter but for ids and times."""
+"""OpenAI's format on the wire, letter for letter but for ids and times."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What is sampled is what is trained, whoever keeps the conversation: a real model behind the real
+"""Sampled tokens are the trained ones, whoever keeps the conversation: a real model behind the real
 engine, and three programs of one behaviour.
 
 The model is random, so its agent babbles: most messages are calls of the lock's tool, any of eight
@@ -69,7 +69,8 @@ class Watched(TorchEngine):
 
 
 def hangs_up(engine):
-    """As `react`, but every question is hung up on while its answer is written, and asked again."""
+    """Like `react`, but every question is hung up on while its answer is written, and asked
+    again."""
 
     async def agent(task):
         async with client_of(task, max_retries=0) as client:

@@ -54,19 +54,19 @@ def ways(logits: np.ndarray = LOGITS) -> list[Way]:
 
 
 def true_gradient(logits: np.ndarray = LOGITS) -> np.ndarray:
-    """Of the expected reward."""
+    """Gradient of the expected reward."""
     return sum(way.probability * way.reward * sum(way.scores) for way in ways(logits))
 
 
 def sum_over_ways(of_turn: Callable[[Way, int], float]) -> np.ndarray:
-    """What is expected of one episode of the sum over turns of a number times the gradient of log
+    """Expectation over one episode of the sum over turns of a number times the gradient of log
     p."""
     return sum(way.probability * of_turn(way, turn) * score for way in ways() for turn, score in enumerate(way.scores))
 
 
 def expected_gradient(group_size: int, advantages: Advantages) -> np.ndarray:
-    """Of the mean over a group of the sum over turns of advantage times the gradient of log p.
-    `advantages(rewards_G, num_turns_G)` gives a number for each turn of each episode."""
+    """Expectation of the mean over a group of the sum over turns of advantage times the gradient of
+    log p. `advantages(rewards_G, num_turns_G)` gives a number for each turn of each episode."""
     return expected_of_ways(
         group_size,
         lambda members: advantages(np.array([way.reward for way in members]), [len(way.scores) for way in members]),

@@ -155,7 +155,7 @@ def test_who_earns_more_than_the_virtual_best_is_refused():
 
 
 def share_of_gradient(rule, history=None, *, size=3):
-    """How much of the true gradient is expected; refuses one that is no multiple of it."""
+    """Expected gradient as a multiple of the true one; refuses one that is no multiple of it."""
     expected = expected_gradient(
         size,
         lambda rewards_G, turns_G: [

@@ -87,7 +87,7 @@ def test_a_task_without_any_of_the_scores_is_refused():
 
 
 def two_scores(way):
-    """What it earned, and whether it was short: with the weights above the first decides."""
+    """Its reward, and a score for being short: with the weights above the first decides."""
     return {"a": way.reward, "b": float(len(way.scores) == 1)}
 
 

@@ -1,4 +1,4 @@
-"""Which companies exist, how they are found, and who may ask about them."""
+"""Companies of the market, their searches, and the splits that ask about them."""
 
 from collections import Counter
 

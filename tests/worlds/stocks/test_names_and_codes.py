@@ -1,4 +1,4 @@
-"""What companies are called and how their codes are written."""
+"""Names and codes of companies."""
 
 import re
 

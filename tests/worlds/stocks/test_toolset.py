@@ -1,4 +1,4 @@
-"""What an agent reads from the tools: schemas, quotes, errors."""
+"""Texts that an agent reads from the tools: schemas, quotes, errors."""
 
 import json
 import os
