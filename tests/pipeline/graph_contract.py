@@ -46,6 +46,7 @@ class GraphContract:
     keeps them."""
 
     patience_s = 120.0
+    waits_for = "GPU"  # in the note of a job that waits for a free GPU, in any case
 
     @pytest.fixture
     def settings(self, tmp_path: Path) -> DispatchSettings:
@@ -88,11 +89,16 @@ class GraphContract:
         told: list[str] = []
         with ThreadPoolExecutor(3) as pool:
             running = [pool.submit(runs.run, graph[f"evaluate@{item}"], told.append) for item in "abc"]
-            self.wait_until(
-                lambda: len(calls(root)) == 3 and [line for line in told if "waiting" in line and "GPU" in line.upper()]
-            )
-            assert [line.split()[-1] for line in calls(root)[1:]] == ["begins", "begins"]
-            hold(root).unlink()
+            try:
+                self.wait_until(
+                    lambda: (
+                        len(calls(root)) == 3
+                        and any("waiting" in line and self.waits_for in line.upper() for line in told)
+                    )
+                )
+                assert [line.split()[-1] for line in calls(root)[1:]] == ["begins", "begins"]
+            finally:  # the pool's end waits for all three
+                hold(root).unlink()
             assert [one.result().state for one in running] == ["completed"] * 3
         assert not (root.parent / "pwned").exists()
 

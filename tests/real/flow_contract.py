@@ -29,7 +29,7 @@ class FlowContract(GraphContract):
         with running_server(home) as server:
             process = start(root, environment_of(REPOSITORY, **server), "flows.train_and_evaluate")
             wait_until(lambda: len(calls(root)) == 3, limit_s=RUN_S, what="two stages on two GPUs")
-            wait_until(lambda: "GPU" in waiting(home), limit_s=RUN_S, what="the third that says why it waits")
+            wait_until(lambda: self.waits_for in waiting(home), limit_s=RUN_S, what="the third that says why it waits")
             url, auth = server["PREFECT_API_URL"], server["PREFECT_API_AUTH_STRING"]
             [run] = ask(url, "flow_runs/filter", {"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}}, auth=auth)
             ask(

@@ -230,7 +230,7 @@ def test_the_nightly_deployment_fetches_the_branch_and_leaves_its_page(served):
     )
     assert served.state(run) == "Completed"
     assert "this branch follows no remote one" in (served.home / "worker.log").read_text()
-    assert "| policy |" in artifact(served.home, "nightly")
+    assert "- policy: no evaluation is committed at HEAD to compare with." in artifact(served.home, "nightly")
 
 
 def test_experiments_that_are_cancelled_leave_no_job_and_are_gone_on_with(served):

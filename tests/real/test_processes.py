@@ -145,7 +145,7 @@ def test_one_that_is_killed_ends_all_and_the_run_goes_on(killed, tmp_path, monke
     code, errors = finish(start(tmp_path, "ddp", algorithm="online", at=6, kill=killed))
 
     assert code == 75
-    assert f"process {killed + 1} of 2 died without a word" in errors
+    assert f"process {killed + 1} of 2 was killed from outside" in errors
     assert "Traceback" not in errors
     assert left_over(tmp_path) == []
     assert not list((tmp_path / "tmp").glob("torchelastic*"))

@@ -27,6 +27,8 @@ def on_slurm(*options: str, memory_gb: float = 0.5) -> DispatchSettings:
 
 
 class TestSlurm(FlowContract):
+    waits_for = "RESOURCES"  # SLURM's reason
+
     @pytest.fixture
     def settings(self):
         return on_slurm()
