@@ -64,6 +64,7 @@ def named(name: str) -> str:
 
 class TestSlurmBackend(BackendContract):
     patience_s = 60.0
+    waits_for = "resources"  # SLURM's reason
 
     @pytest.fixture
     def folder(self, tmp_path):

@@ -19,6 +19,7 @@ class BackendContract:
     own path."""
 
     patience_s = 30.0
+    waits_for = "gpu"  # in the note of a job that waits for a free GPU, in any case
 
     @pytest.fixture
     def backend(self, new_backend, monkeypatch):
@@ -75,7 +76,7 @@ class BackendContract:
         script = "import pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)"
         jobs = [backend.submit(self.job(folder, script, name=f"gpu-{number}", gpus=1)) for number in range(3)]
         end = time.monotonic() + self.patience_s
-        while sorted((status.state, "gpu" in status.note.lower()) for status in map(backend.status, jobs)) != [
+        while sorted((status.state, self.waits_for in status.note.lower()) for status in map(backend.status, jobs)) != [
             (JobState.RUNNING, False), (JobState.RUNNING, False), (JobState.WAITING, True)
         ]:  # fmt: skip
             assert time.monotonic() < end
