@@ -178,17 +178,6 @@ def test_xlams_table_of_arguments_becomes_a_schema_and_its_calls_end_the_episode
     assert (row.trajectory.task_id, row.trajectory.stop_reason) == ("xlam-0", StopReason.WORLD_OVER)
 
 
-def test_a_step_of_toolbench_teaches_its_last_call(write):
-    row = only(import_trajectories(write(SAMPLES["toolbench"][1])))
-    assert [call for _, _, calls, _ in said(row) for call in calls] == [
-        ("call_0", "quote", '{"code": "00700.HK"}'),
-        ("call_1", "Finish", '{"final_answer": "380.20"}'),
-    ]
-    assert (untrained_messages(row.trajectory), row.trajectory.stop_reason) == ({2}, StopReason.STOP_TOOL)
-    assert [tool["function"]["name"] for tool in row.tools] == ["quote", "Finish"]
-    assert row.trajectory.messages[0].content == "You are AutoGPT."
-
-
 def test_agentgyms_instruction_is_the_system_text_and_its_agreement_is_left_out(write):
     row = only(import_trajectories(write(SAMPLES["agentgym"][1])))
     assert [(role, content[:16]) for role, content, _, _ in said(row)] == [

@@ -26,7 +26,7 @@ from posttrain.data.schemas import (
 )
 from posttrain.data.validation.validate import validate
 from posttrain.runtime.exits import DataError
-from posttrain.types import Message, Outcome, ToolCall, Turn
+from posttrain.types import Message, Outcome, Turn
 
 ASKED = {"role": "user", "content": "Is it warm in Oslo?"}
 ANSWERED = {"role": "assistant", "content": "Yes."}
@@ -399,23 +399,3 @@ def test_a_packed_line_has_the_same_limit(tmp_path):
     path.write_bytes(gzip.compress(b"[" + b" " * (MAX_LINE_BYTES + 2) + b"\n", 1) + gzip.compress(b'{"a": 1}\n'))
     with pytest.raises(DataError):
         import_trajectories(path)
-
-
-def test_one_ui_message_of_several_steps_becomes_a_turn_for_each(read):
-    tool = {"type": "tool-f", "toolCallId": "u1", "state": "output-available", "input": {"a": 1}, "output": {"b": 2}}
-    parts = [{"type": "reasoning", "text": "Hm."}, tool, {"type": "step-start"}, {"type": "text", "text": "Yes."}]
-    row = only(
-        read(
-            {
-                "messages": [
-                    {"role": "user", "parts": [{"type": "text", "text": "?"}]},
-                    {"role": "assistant", "parts": parts},
-                ]
-            }
-        )
-    )
-    assert row.trajectory.messages[1:] == (
-        Message("assistant", "", "Hm.", (ToolCall("u1", "f", '{"a":1}'),)),
-        Message("tool", '{"b": 2}', tool_call_id="u1"),
-        Message("assistant", "Yes."),
-    )

@@ -116,23 +116,6 @@ def xlam(played: Trajectory, tools: Schemas) -> dict[str, Any]:
     return {"query": query, "answers": json.dumps(answers), "tools": json.dumps(described)}
 
 
-def toolbench(played: Trajectory, tools: Schemas) -> dict[str, Any]:
-    """The last answer is a call of Finish, as there."""
-    system, rest = _without_system(played)
-    finish = {"name": "Finish", "description": "Ends.", "parameters": {"type": "object", "properties": {}}}
-    apis = [*(tool["function"] for tool in tools), finish]
-    turns = [{"from": "system", "value": f"{system}\nSpecifically, you have access to the following APIs: {apis!r}"}]
-    for message in rest:
-        if message.role == "assistant":
-            made = message.tool_calls[0] if message.tool_calls else None
-            name = made.name if made else "Finish"
-            written = made.arguments if made else json.dumps({"final_answer": message.content})
-            turns.append({"from": "assistant", "value": f"\nThought: \nAction: {name}\nAction Input: {written}"})
-        else:
-            turns.append({"from": {"user": "user", "tool": "function"}[message.role], "value": message.content})
-    return {"id": f"Step 1: {played.task_id}", "conversations": turns}
-
-
 def agentgym(played: Trajectory, tools: Schemas) -> dict[str, Any]:
     """A world of text; the instruction is the first turn."""
     del tools

@@ -7,7 +7,6 @@ from typing import Any
 
 from posttrain.data.importing import benchmark_results as bench
 from posttrain.data.importing import chats
-from posttrain.data.importing import research_sets as sets
 from posttrain.data.importing.fields import Fields
 
 
@@ -29,9 +28,8 @@ FORMATS: Mapping[str, Format] = {
     for one in (
         Format("tau_bench", "traj, reward, trial", bench.is_tau_bench, bench.read_tau_bench, bench.TAU_STOP_TOOLS),
         Format("tau2", "simulations with reward_info", bench.is_tau2, bench.read_tau2, bench.TAU_STOP_TOOLS),
-        Format("xlam", "query, answers, tools", sets.is_xlam, sets.read_xlam),
-        Format("agentgym", "item_id, conversations with loss", sets.is_agentgym, sets.read_agentgym),
-        Format("toolbench", "Action Input: in turns", sets.is_toolbench, sets.read_toolbench, sets.TOOLBENCH_ENDS),
+        Format("xlam", "query, answers, tools", chats.is_xlam, chats.read_xlam),
+        Format("agentgym", "item_id, conversations with loss", chats.is_agentgym, chats.read_agentgym),
         Format("sharegpt", "conversations of from and value", chats.is_sharegpt, chats.read_chat),
         Format("openai", "messages of role and content", chats.is_chat, chats.read_chat),
         Format("trl", "prompt and completion, or chosen and rejected", chats.is_preference, chats.read_preference),
