@@ -343,12 +343,12 @@ def test_a_line_that_is_no_record_goes_aside(tmp_path, line, reason, is_last):
     assert len(imported.rows) == 2
 
 
-def test_an_items_fault_in_an_array_does_not_end_the_import(tmp_path):
+@pytest.mark.parametrize("item", ['{"reward": NaN}', '{"a": 1, "a": 2}', '{"messages": ['])
+def test_an_items_fault_in_an_array_refuses_the_file_and_names_jsonl(tmp_path, item):
     path = tmp_path / "rows.json"
-    good = json.dumps(OPENAI)
-    path.write_text(f'[{good}, {{"reward": NaN}}, {{"a": 1, "a": 2}}, {{"n": {"9" * 5000}}}, {good}]')
-    imported = import_trajectories(path)
-    assert ([bad.number for bad in imported.bad], len(imported.rows)) == ([2, 3, 4], 2)
+    path.write_text(f"[{json.dumps(OPENAI)}, {item}]")
+    with pytest.raises(DataError, match=r"rows\.json is cut off or damaged .* write it as JSONL"):
+        import_trajectories(path)
 
 
 def test_too_many_bad_records_are_refused_in_a_sentence_with_the_first_of_each(write):

@@ -103,9 +103,9 @@ def test_they_are_50_tasks_played_four_times(rows):
     assert {row.labels["language"] for row in rows} == {"en"}
 
 
-def test_a_results_file_cut_off_in_the_middle_says_how_many_were_whole(tau_bench, tmp_path):
+def test_a_results_file_cut_off_in_the_middle_is_refused(tau_bench, tmp_path):
     text = tau_bench.read_text(encoding="utf-8")
     path = tmp_path / "cut.json"
     path.write_text(text[: text.index('"task_id": 1,')], encoding="utf-8")  # within the second record
-    with pytest.raises(DataError, match=r"cut\.json is cut off .* 1 records are whole"):
+    with pytest.raises(DataError, match=r"cut\.json is cut off or damaged .* nothing was read"):
         import_trajectories(path)
