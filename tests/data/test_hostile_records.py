@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from posttrain.data.importing.formats import FORMATS, format_of
-from posttrain.data.importing.importer import import_trajectories, quarantined
+from posttrain.data.importing.importer import FORMATS, format_of, import_trajectories, quarantined
 from posttrain.data.importing.records import BadRecord
 from posttrain.data.schemas import TASKS_SCHEMA, TrajectoryRow, rows_from_table, trajectories_table
 from posttrain.data.validation.page import render_page

@@ -4,7 +4,6 @@ says what it did not read: generated ones, and one of each kind that public data
 import gzip
 import json
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 import zstandard
 
 from benchmarks.records import FORMATS, MUTATIONS, TOOLS, trials
-from posttrain.data.importing.formats import FORMATS as READ
+from posttrain.data.importing.importer import FORMATS as READ
 from posttrain.data.importing.importer import Imported, import_trajectories, unread_keys
 from posttrain.data.importing.records import MAX_LINE_BYTES
 from posttrain.data.schemas import (
@@ -22,11 +21,10 @@ from posttrain.data.schemas import (
     TrajectoryRow,
     trajectories_table,
     untrained_messages,
-    write_trajectories,
 )
 from posttrain.data.validation.validate import validate
 from posttrain.runtime.exits import DataError
-from posttrain.types import Message, Outcome, Turn
+from posttrain.types import Message, Outcome
 
 ASKED = {"role": "user", "content": "Is it warm in Oslo?"}
 ANSWERED = {"role": "assistant", "content": "Yes."}
@@ -154,7 +152,8 @@ def test_a_conversation_that_ends_with_the_user_is_no_demonstration_and_may_be_a
     asked_back = {"messages": [ASKED, ANSWERED, {"role": "user", "content": "And Lima?"}]}
     assert "nothing shows what the agent should answer" in reason(read(asked_back))
     assert only(read({**asked_back, "reward": 0.5})).trajectory.messages[-1].role == "user"
-    assert "'response', which is not read" in reason(read({"messages": [ASKED, CALLED, RESULT], "response": "Yes."}))
+    elsewhere = read({"messages": [ASKED, CALLED, RESULT], "response": "Yes."})
+    assert elsewhere.unread == {"response": 1}
 
 
 def test_a_system_text_beside_the_messages_stands_once_or_is_refused(read):
@@ -339,17 +338,6 @@ def test_nulls_mean_the_same_in_jsonl_and_in_parquet(read, tmp_path):
     assert calls(only(imported)) == [("f", '{"a":"x"}')]
     assert only(imported).tools[0]["function"]["parameters"]["properties"] == {"a": {"type": "string"}}
     assert list(imported.unread) == ["calls: nulls in arguments, taken for arguments that were not given"]
-
-
-def test_a_play_of_the_pipelines_own_keeps_its_outcome_and_whose_words_are_whose(read, tmp_path):
-    row = only(read({"messages": [ASKED, ANSWERED, ASKED, ANSWERED], "task_id": "t"}))
-    own = Turn(num_read=3, num_written=2, policy_version=1, message_index=3)
-    tokens = {"token_ids": (1, 2), "mask": (0, 1), "logprobs": (0.0, -1.0)}
-    played = replace(row.trajectory, turns=(own,), outcome=Outcome(True, True), **tokens)
-    write_trajectories(tmp_path / "rows.parquet", [replace(row, trajectory=played)])
-    imported = import_trajectories(tmp_path / "rows.parquet")
-    assert only(imported).trajectory.outcome == Outcome(True, True, reward=1.0)
-    assert (untrained_messages(only(imported).trajectory), imported.unread) == ({1}, {})
 
 
 def test_one_record_never_ends_the_import(read):
