@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from posttrain.data.files import ParquetBatches, reading_rows, write_batches, write_json
+from posttrain.data.files import ParquetBatches, write_batches, write_json
 from posttrain.data.resampling.cells import cell_of, count_cells, opening_text
 from posttrain.data.resampling.coreset import choose_coreset, num_kept
 from posttrain.data.resampling.features import features
@@ -108,8 +108,7 @@ def _scan(run: StageRun, codec: ChatCodec) -> _Scan:
     tools = make_domain(run.params.world).tools
     read_only = {name for name, tool in tools.items() if tool.is_read_only}
     for batch in ParquetBatches(SOURCE, TRAJECTORIES_SCHEMA):
-        with reading_rows(SOURCE):
-            rows = rows_from_table(batch)
+        rows = rows_from_table(batch)
         for row, tokens in zip(rows, _encoded(codec, rows), strict=True):
             position = len(scan.cells)
             scan.cells.append(sys.intern(cell_of(row, params.cells)))
@@ -159,8 +158,7 @@ def _losses(run: StageRun, good: Selected, codec: ChatCodec) -> NDArray[np.float
         run.progress(num_done + done, len(good))
 
     for table in good.tables():
-        with reading_rows(SOURCE):
-            encoded = _encoded(codec, rows_from_table(table))
+        encoded = _encoded(codec, rows_from_table(table))
         end = num_done + len(encoded)
         losses_N[num_done:end] = row_losses(model, encoded, pad_id=codec.pad_id, progress=progress)
         num_done = end

@@ -137,11 +137,9 @@ def trajectories_table(rows: Iterable[TrajectoryRow]) -> pa.Table:
 def read_trajectories(path: Path, *splits: Split) -> list[TrajectoryRow]:
     """The rows of some splits, in the file's order; of all where none is named. Raises DataError
     where the file is damaged or lacks columns."""
-    rows: list[TrajectoryRow] = []
+    batches = ParquetBatches(path, TRAJECTORIES_SCHEMA)
     with reading_rows(path):
-        for batch in ParquetBatches(path, TRAJECTORIES_SCHEMA):
-            rows += rows_from_table(_of_splits(batch, splits))
-    return rows
+        return [row for batch in batches for row in rows_from_table(_of_splits(batch, splits))]
 
 
 def rows_from_table(table: pa.Table) -> list[TrajectoryRow]:

@@ -123,7 +123,7 @@ def test_a_file_that_is_absent_or_cut_off_or_lacks_a_column_says_so_in_the_loop(
     with pytest.raises(DataError, match="is no whole Parquet file, nothing was read"):
         next(iter(batches_of(path, 7)))
     write_parquet(path, table.drop_columns(["seed"]))
-    with pytest.raises(DataError, match="has 100 rows but no column seed"):
+    with pytest.raises(DataError, match="has no column seed"):
         next(iter(batches_of(path, 7)))
     path.unlink()
     with pytest.raises(DataError, match="is not there"):

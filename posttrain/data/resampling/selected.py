@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from posttrain.data.files import ParquetBatches, reading_rows, rows_at
+from posttrain.data.files import ParquetBatches, rows_at
 from posttrain.data.schemas import TRAJECTORIES_SCHEMA, TrajectoryRow, messages_from_columns, rows_from_table
 from posttrain.types import Message
 
@@ -26,9 +26,7 @@ class Selected:
 
     def __iter__(self) -> Iterator[Sequence[Message]]:
         for table in rows_at(ParquetBatches(self.path, TRAJECTORIES_SCHEMA, ("messages",)), self.positions_N):
-            with reading_rows(self.path):
-                conversations = [messages_from_columns(messages) for messages in table["messages"].to_pylist()]
-            yield from conversations
+            yield from map(messages_from_columns, table["messages"].to_pylist())
 
     def tables(self) -> Iterator[pa.Table]:
         """The rows with all columns, in batches."""
@@ -40,5 +38,4 @@ class Selected:
 
     def rows(self) -> list[TrajectoryRow]:
         """All rows, in memory: for small subsets."""
-        with reading_rows(self.path):
-            return [row for table in self.tables() for row in rows_from_table(table)]
+        return [row for table in self.tables() for row in rows_from_table(table)]
