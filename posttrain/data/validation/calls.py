@@ -9,8 +9,6 @@ once.
 import functools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,24 +21,14 @@ from posttrain.worlds.tools import json_object
 _SHORT_CHARS = 1024  # arguments up to this length are cached with their verdict
 
 
-@dataclass(frozen=True, slots=True)
-class CallChecks:
-    """One entry per call, shape (C,), but for `has_schemas`, one per trajectory, shape (N,): its
-    tools are OpenAI function schemas, as far as it called them.
+def check_calls(rows: pa.Table, calls: pa.Table) -> tuple[NDArray[np.bool_], dict[str, NDArray[np.bool_]]]:
+    """Of a batch of TRAJECTORIES_SCHEMA, shape (N,), whether the tools that it called are OpenAI
+    function schemas; and the columns of the table of its calls (`row`, `name`, `arguments`), shape
+    (C,).
 
     A check that an earlier one makes impossible (not offered, not parsed, no schema) is True: one
     mistake gives one reason.
     """
-
-    is_offered: NDArray[np.bool_]
-    parses: NDArray[np.bool_]
-    fits_schema: NDArray[np.bool_]
-    has_schemas: NDArray[np.bool_]
-
-
-def check_calls(rows: pa.Table, calls: pa.Table) -> CallChecks:
-    """`rows` is a batch of TRAJECTORIES_SCHEMA; `calls` its calls with `row`, `turn`, `name` and
-    `arguments`."""
     encoded = rows["tools"].combine_chunks().dictionary_encode()
     offers = [_schemas_by_name(text or "[]") for text in encoded.dictionary.to_pylist()]
     offer_of_row = encoded.indices.fill_null(0).to_numpy(zero_copy_only=False)
@@ -55,8 +43,11 @@ def check_calls(rows: pa.Table, calls: pa.Table) -> CallChecks:
             has_schemas[row_of_call[index]] = False
         else:
             verdicts[index] = check(schema, arguments)
-    is_offered = verdicts[:, 0] | _is_described_inline(rows, calls, ~verdicts[:, 0])
-    return CallChecks(is_offered, verdicts[:, 1], verdicts[:, 2], has_schemas)
+    for index in np.flatnonzero(~verdicts[:, 0]):
+        messages = rows["messages"][row_of_call[index]].as_py()
+        asked = (message["content"] or "" for message in messages if message["role"] == "user")
+        verdicts[index, 0] = any(names[index] in inline_tool_names(text) for text in asked)
+    return has_schemas, dict(zip(("is_offered", "arguments_parse", "arguments_fit"), verdicts.T, strict=True))
 
 
 @functools.lru_cache(maxsize=65536)
@@ -76,31 +67,3 @@ def _schemas_by_name(text: str) -> Mapping[str, str] | None:
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
     return schemas if all(isinstance(name, str) for name in schemas) else None
-
-
-def _is_described_inline(rows: pa.Table, calls: pa.Table, is_asked: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Shape (C,): of the calls that are asked about, those whose tool a user's message before them
-    describes."""
-    conversations = rows["messages"].combine_chunks()
-
-    @functools.cache
-    def described(row: int) -> list[tuple[int, set[str]]]:
-        return _described(conversations[row].as_py())
-
-    asked = np.flatnonzero(is_asked)
-    found = np.zeros(len(is_asked), bool)
-    wanted = calls.select(["row", "turn", "name"]).take(pa.array(asked)).to_pylist()
-    for index, call in zip(asked, wanted, strict=True):
-        found[index] = any(call["name"] in names for turn, names in described(call["row"]) if turn <= call["turn"])
-    return found
-
-
-def _described(messages: list[dict[str, Any]]) -> list[tuple[int, set[str]]]:
-    """The tool names that each of the user's messages describes, with the turn that follows it."""
-    turn, described = 0, []
-    for message in messages:
-        if message["role"] == "assistant":
-            turn += 1
-        elif message["role"] == "user" and (names := inline_tool_names(message["content"] or "")):
-            described.append((turn, names))
-    return described

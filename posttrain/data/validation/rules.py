@@ -5,10 +5,9 @@ Whatever needs more than one value (pairs, order, duplicates, leaks) is computed
 boolean column; a set or a limit is checked on the value itself.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,14 +15,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from posttrain.data.validation.calls import check_calls
-from posttrain.data.validation.duplicates import conversation_digests, digests, is_first
-from posttrain.data.validation.flat import bool_array, flatten, with_columns
+from posttrain.data.validation.conversations import conversation_digests, digests, has_no_special_tokens, is_first
+from posttrain.data.validation.flat import FlatTables, TableName, bool_array, flatten, with_columns
 from posttrain.data.validation.leakage import HeldOut, check_leaks
-from posttrain.data.validation.special_tokens import has_no_special_tokens
 from posttrain.types import SPLITS, StopReason
-
-TableName = Literal["trajectories", "turns", "calls"]
-FlatChecks = Mapping[TableName, pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,32 +70,27 @@ class Seen:
     conversations: set[bytes] = field(default_factory=set)
 
 
-def check_rows(rows: pa.Table, held_out: HeldOut, seen: Seen) -> FlatChecks:
+def check_rows(rows: pa.Table, held_out: HeldOut, seen: Seen) -> FlatTables:
     """The flat tables of a batch of TRAJECTORIES_SCHEMA with every column that a rule reads; the
     batch is added to `seen`."""
     rows = rows.combine_chunks()
     flat = flatten(rows)
-    calls = check_calls(rows, flat.calls)
-    leaks = check_leaks(rows, held_out)
+    has_schemas, of_calls = check_calls(rows, flat["calls"])
+    of_trajectories = {
+        "is_first_id": is_first(digests(rows["trajectory_id"]), seen.ids),
+        "is_first_conversation": is_first(conversation_digests(rows), seen.conversations),
+        "has_schemas": has_schemas,
+        "is_free_of_marks": has_no_special_tokens(rows),
+        **check_leaks(rows, held_out),
+    }
     return {
-        "trajectories": with_columns(
-            flat.trajectories,
-            is_first_id=is_first(digests(rows["trajectory_id"]), seen.ids),
-            is_first_conversation=is_first(conversation_digests(rows), seen.conversations),
-            has_schemas=calls.has_schemas,
-            is_free_of_marks=has_no_special_tokens(rows),
-            is_new_task=leaks.is_new_task,
-            is_new_text=leaks.is_new_text,
-            has_new_entities=leaks.has_new_entities,
-        ),
-        "turns": flat.turns,
-        "calls": with_columns(
-            flat.calls, is_offered=calls.is_offered, arguments_parse=calls.parses, arguments_fit=calls.fits_schema
-        ),
+        "trajectories": with_columns(flat["trajectories"], **of_trajectories),
+        "turns": flat["turns"],
+        "calls": with_columns(flat["calls"], **of_calls),
     }
 
 
-def broken(rule: Rule, flat: FlatChecks) -> pa.Table:
+def broken(rule: Rule, flat: FlatTables) -> pa.Table:
     """The rows of the rule's table that break it, with `row` (and `turn`, where the table is finer
     than a trajectory)."""
     table = flat[rule.table]
