@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from posttrain.data.files import ParquetBatches, write_batches, write_json
 from posttrain.data.resampling.cells import cell_of, count_cells, opening_text
-from posttrain.data.resampling.coreset import choose_coreset, num_kept
-from posttrain.data.resampling.features import features
+from posttrain.data.resampling.coreset import choose_coreset, features, num_kept
 from posttrain.data.resampling.quality import Mistake, mistakes, refuse_too_many_dropped
 from posttrain.data.resampling.regenerate import NewRows, ReplayContext, regenerate
 from posttrain.data.resampling.selected import Selected

@@ -8,7 +8,7 @@ import pytest
 
 from posttrain.data.importing.importer import import_trajectories
 from posttrain.data.resampling.cells import cell_of
-from posttrain.data.resampling.features import features
+from posttrain.data.resampling.coreset import features
 from posttrain.data.resampling.quality import mistakes
 from posttrain.data.resampling.regenerate import ReplayContext, regenerate
 from posttrain.data.resampling.smote import plan_points

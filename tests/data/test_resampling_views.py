@@ -6,8 +6,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from posttrain.data.resampling.cells import cell_of, opening_text, steps_of
-from posttrain.data.resampling.coreset import choose_coreset, num_kept
-from posttrain.data.resampling.features import features
+from posttrain.data.resampling.coreset import choose_coreset, features, num_kept
 from posttrain.data.resampling.quality import Mistake, mistakes, refuse_too_many_dropped
 from posttrain.data.schemas import TrajectoryRow
 from posttrain.runtime.exits import DataError
