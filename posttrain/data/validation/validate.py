@@ -16,10 +16,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from posttrain.data.files import rows_at
-from posttrain.data.validation.expectations import RuleResult, make_expectations
 from posttrain.data.validation.flat import FlatTables
 from posttrain.data.validation.leakage import held_out_of
-from posttrain.data.validation.rules import Rule, Seen, broken, check_rows, rules
+from posttrain.data.validation.rules import Rule, RuleResult, Seen, broken, check_rows, make_expectations, rules
 from posttrain.runtime.exits import DataError
 
 
