@@ -181,8 +181,7 @@ def trajectory_columns(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def trajectory_from_columns(columns: Mapping[str, Any]) -> Trajectory:
-    """The inverse of `trajectory_columns`. Raises KeyError, TypeError or ValueError on anything
-    else."""
+    """The inverse of `trajectory_columns`."""
     outcome = columns["outcome"]
     return Trajectory(
         **{name: columns[name] for name in ("task_id", "seed", "policy_version", "reward", "num_forks", "failure")},
@@ -207,7 +206,7 @@ def outcome_columns(outcome: Outcome) -> dict[str, Any]:
 
 
 def outcome_from_columns(columns: Mapping[str, Any]) -> Outcome:
-    """The inverse of `outcome_columns`. Raises KeyError, TypeError or ValueError otherwise."""
+    """The inverse of `outcome_columns`."""
     return Outcome(**{**columns, "scores": dict(columns["scores"]), "turn_scores": tuple(columns["turn_scores"])})
 
 
@@ -246,7 +245,7 @@ def task_from_columns(columns: Mapping[str, Any]) -> Task:
 
 
 def labels_text(labels: Mapping[str, str]) -> str:
-    """Labels as a column holds them: a JSON object in the order in which the world has them."""
+    """A JSON object in the order in which the world has the labels."""
     return json.dumps(dict(labels), ensure_ascii=False, separators=(",", ":"))
 
 

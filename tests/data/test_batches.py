@@ -13,7 +13,7 @@ import pytest
 
 from posttrain.data import schemas
 from posttrain.data.files import ParquetBatches, read_parquet, rows_at, write_batches, write_parquet
-from posttrain.data.resampling.selected import Selected
+from posttrain.data.resampling.coreset import Selected
 from posttrain.data.schemas import (
     TASKS_SCHEMA,
     TRAJECTORIES_SCHEMA,

@@ -52,11 +52,6 @@ def read_preference(fields: Fields) -> Mapping[str, Any]:
     return {"messages": _appended(before, _messages(completion, "assistant")), **tools}
 
 
-def is_xlam(record: Mapping[str, Any]) -> bool:
-    """A query with answers."""
-    return "query" in record and "answers" in record
-
-
 def read_xlam(fields: Fields) -> Mapping[str, Any]:
     """A `query`, the calls that answer it, and tools, each possibly as JSON text. There are no
     results: the episode is over with the calls. Raises ValueError where there are no calls."""
@@ -69,11 +64,6 @@ def read_xlam(fields: Fields) -> Mapping[str, Any]:
         "messages": [asked, {"role": "assistant", "content": "", "tool_calls": calls}],
         "stop_reason": "world_over",
     }
-
-
-def is_agentgym(record: Mapping[str, Any]) -> bool:
-    """Turns with an `item_id`, which no other format has."""
-    return "item_id" in record and "conversations" in record
 
 
 def read_agentgym(fields: Fields) -> Mapping[str, Any]:

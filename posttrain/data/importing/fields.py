@@ -106,8 +106,7 @@ class Fields:
         for other in filled[1:]:
             if _plain(self.content[filled[0]]) != _plain(self.content[other]):
                 raise ValueError(f"{self._owner} has {filled[0]} and {other}, which mean the same and differ")
-        rich = (key for key in filled if isinstance(self.content[key], list))  # parts say more than their text
-        return self.content[next(rich, filled[0])] if filled else None
+        return self.content[filled[0]] if filled else None
 
     def raw(self, *keys: str) -> Any:
         """The value of the first of these keys that has one, whatever others mean the same."""
@@ -151,11 +150,6 @@ def without_nulls(value: Any) -> Any:
     return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
-def has_type(value: Any, *types: str) -> bool:
-    """True if a value is an object of one of these types."""
-    return isinstance(value, Mapping) and value.get("type") in types
-
-
 def from_json(content: Any, what: str) -> Any:
     """`content`, decoded where it is JSON text: tables of text hold lists so. Raises ValueError
     that names it."""
@@ -195,17 +189,11 @@ def refuse_lone_surrogates(text: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """A form in which JSON text equals its value, and a list of text parts their text."""
+    """A form in which the JSON text of an object or list equals its value."""
     if isinstance(value, str):
         try:
             decoded = json.loads(value)
         except (ValueError, RecursionError):
             return value
         return without_nulls(decoded) if isinstance(decoded, (dict, list)) else value
-    if isinstance(value, list) and (texts := [part["text"] for part in value if _is_text(part)]):
-        return "".join(texts)
     return without_nulls(value)
-
-
-def _is_text(part: Any) -> bool:
-    return isinstance(part, Mapping) and part.get("type") in (None, "text") and isinstance(part.get("text"), str)

@@ -34,17 +34,21 @@ class Format:
     stop_tools: tuple[str, ...] = ()
 
 
+def _has(*keys: str) -> Callable[[Mapping[str, Any]], bool]:
+    return lambda record: all(key in record for key in keys)
+
+
 FORMATS: Mapping[str, Format] = {
     one.name: one
     for one in (
-        Format("tau_bench", "traj, reward, trial", bench.is_tau_bench, bench.read_tau_bench, bench.TAU_STOP_TOOLS),
+        Format("tau_bench", "traj, reward, trial", _has("traj"), bench.read_tau_bench, bench.TAU_STOP_TOOLS),
         Format("tau2", "simulations with reward_info", bench.is_tau2, bench.read_tau2, bench.TAU_STOP_TOOLS),
-        Format("xlam", "query, answers, tools", chats.is_xlam, chats.read_xlam),
-        Format("agentgym", "item_id, conversations with loss", chats.is_agentgym, chats.read_agentgym),
+        Format("xlam", "query, answers, tools", _has("query", "answers"), chats.read_xlam),
+        Format("agentgym", "item_id, conversations with loss", _has("item_id", "conversations"), chats.read_agentgym),
         Format("sharegpt", "conversations of from and value", chats.is_sharegpt, chats.read_chat),
         Format("openai", "messages of role and content", chats.is_chat, chats.read_chat),
         Format("trl", "prompt and completion, or chosen and rejected", chats.is_preference, chats.read_preference),
-        Format("bfcl", "id, result, inference_log", bench.is_bfcl, bench.read_bfcl),
+        Format("bfcl", "id, result, inference_log", _has("id", "result"), bench.read_bfcl),
     )
 }
 

@@ -16,7 +16,6 @@ from posttrain.data.importing.calls import optional_text, pair_results, read_cal
 from posttrain.data.importing.fields import (
     Fields,
     from_json,
-    has_type,
     is_empty,
     listed,
     refuse_lone_surrogates,
@@ -178,7 +177,8 @@ def _results(fields: Fields) -> Iterator[_Parsed]:
     if not fields.has("result"):
         raise ValueError(f"a result has no content; it has {', '.join(fields.content)[:200]}")
     content = fields.take("result")
-    if isinstance(content, list) and any(has_type(part, *_RESULTS) for part in content):
+    parts = content if isinstance(content, list) else []
+    if any(isinstance(part, Mapping) and part.get("type") in _RESULTS for part in parts):
         found = _parts(content, fields.unread)
         if found.texts or found.reasoning or found.calls:
             raise ValueError("a message of a tool has something else beside its results")

@@ -1,4 +1,5 @@
-"""Coreset selection, and the feature vectors in which it and SMOTE measure distance.
+"""Coreset selection, and the feature vectors in which it and SMOTE measure distance. What is
+selected of a file is kept as positions and read in batches when needed.
 
 Four strategies choose a share of the demonstrations. `loss_topk`: the highest loss of the base
 model. `diversity`: greedy k-centre (Gonzalez 1985), whose radius is at most twice the best
@@ -14,10 +15,13 @@ is no feature: whether cells lie apart is what the contamination rate measures.
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.sparse import hstack
 from sklearn.decomposition import TruncatedSVD
@@ -25,12 +29,42 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
 from threadpoolctl import threadpool_limits
 
+from posttrain.data.files import ParquetBatches, rows_at
 from posttrain.data.resampling.cells import opening_text, steps_of
+from posttrain.data.schemas import TRAJECTORIES_SCHEMA, TrajectoryRow, messages_from_columns, rows_from_table
 from posttrain.types import Message
 
 Strategy = Literal["loss_topk", "diversity", "hybrid", "random"]
 NUM_COMPONENTS = 32
 MAX_NGRAMS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The rows of a file of TRAJECTORIES_SCHEMA at `positions_N`, ascending. Iteration gives their
+    conversations. Reading raises DataError where the file is damaged."""
+
+    path: Path
+    positions_N: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.positions_N)
+
+    def __iter__(self) -> Iterator[Sequence[Message]]:
+        for table in rows_at(ParquetBatches(self.path, TRAJECTORIES_SCHEMA, ("messages",)), self.positions_N):
+            yield from map(messages_from_columns, table["messages"].to_pylist())
+
+    def tables(self) -> Iterator[pa.Table]:
+        """The rows with all columns, in batches."""
+        return rows_at(ParquetBatches(self.path, TRAJECTORIES_SCHEMA), self.positions_N)
+
+    def at(self, places_M: NDArray[np.int64]) -> "Selected":
+        """The subset at `places_M` (ascending) of this subset."""
+        return Selected(self.path, self.positions_N[places_M])
+
+    def rows(self) -> list[TrajectoryRow]:
+        """All rows, in memory: for small subsets."""
+        return [row for table in self.tables() for row in rows_from_table(table)]
 
 
 def num_kept(num_rows: int, keep_frac: float) -> int:
