@@ -58,12 +58,6 @@ class ParquetBatches:
     max_rows: int = BATCH_ROWS
     max_bytes: int = BATCH_BYTES
 
-    @property
-    def num_rows(self) -> int:
-        """Number of rows in the file. Raises DataError where it is absent or no Parquet."""
-        with _reading(self.path):
-            return int(pq.read_metadata(self.path).num_rows)
-
     def __iter__(self) -> Iterator[pa.Table]:
         wanted = [name for name in self.schema.names if not self.columns or name in self.columns]
         return _grouped(self._read(wanted), max_rows=self.max_rows, max_bytes=self.max_bytes)

@@ -1,12 +1,9 @@
 """Each format is read from a small record of its own, and records that are none are quarantined."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from posttrain.data.importing.demonstrations import match_world_tools, split_off_dev
@@ -24,7 +21,6 @@ from posttrain.data.schemas import (
     TrajectoryRow,
     trajectories_table,
     untrained_messages,
-    write_trajectories,
 )
 from posttrain.data.validation.validate import validate
 from posttrain.runtime.exits import DataError
@@ -115,17 +111,6 @@ def test_anthropics_blocks_become_thoughts_calls_and_results(write):
     ]
 
 
-def test_of_a_preference_the_chosen_side_is_learnt_and_the_prompt_is_not(write):
-    row = only(import_trajectories(write(SAMPLES["trl"][1])))
-    assert [(role, content) for role, content, _, _ in said(row)] == [
-        ("user", "Tencent?"),
-        ("assistant", "Which market?"),
-        ("user", "HK"),
-        ("assistant", "380.20"),
-    ]
-    assert untrained_messages(row.trajectory) == {1}
-
-
 @pytest.mark.parametrize(
     "record",
     [
@@ -154,14 +139,6 @@ def test_hermes_calls_results_and_tools_are_taken_out_of_the_texts(write):
     ]
     assert row.trajectory.messages[2].reasoning_content == "HK"
     assert (row.trajectory.messages[0].content, row.tools) == ("You call functions.", (QUOTE,))
-
-
-def test_hermes_calls_may_stand_in_openais_messages(write):
-    roles = {"human": "user", "gpt": "assistant", "tool": "tool", "system": "system"}
-    turns = SAMPLES["hermes"][1]["conversations"]
-    messages = [{"role": roles[turn["from"]], "content": turn["value"]} for turn in turns]
-    row, hermes = (only(import_trajectories(write(one))) for one in ({"messages": messages}, SAMPLES["hermes"][1]))
-    assert (row.trajectory.messages, row.tools) == (hermes.trajectory.messages, hermes.tools)
 
 
 def test_a_record_that_says_that_no_tools_were_offered_gets_none(write):
@@ -242,21 +219,6 @@ def test_episodes_with_one_opening_are_plays_of_one_task(write):
     assert (third.labels["kind"], third.labels["language"]) == ("timing_decision", "zh")
 
 
-def test_a_parquet_file_reads_as_its_jsonl_does(write, tmp_path):
-    messages = [{"role": "user", "content": "Tencent?"}, *MESSAGES[2:]]
-    pq.write_table(pa.Table.from_pylist([{"messages": messages, "reward": 1.0}]), tmp_path / "rows.parquet")
-    read = import_trajectories(tmp_path / "rows.parquet")
-    assert read == import_trajectories(write({"messages": messages, "reward": 1.0}))
-
-
-def test_what_the_pipeline_wrote_comes_back_as_it_was(write, tmp_path):
-    row = only(import_trajectories(write({**OPENAI, "reward": None})))
-    played, labels = replace(row.trajectory, task_id="t1", seed=4), {**row.labels, "market": "hk"}
-    named = replace(row, labels=labels, entities=("c9",), template="price", trajectory=played)
-    write_trajectories(tmp_path / "rows.parquet", [named])
-    assert only(import_trajectories(tmp_path / "rows.parquet")) == named
-
-
 def test_tools_that_were_not_recorded_are_inferred_from_all_calls_of_the_file():
     def called(arguments: str) -> list[Message]:
         return [Message("assistant", tool_calls=(ToolCall("1", "f", arguments),))]
@@ -282,10 +244,8 @@ def _messages(**agent: Any) -> dict[str, Any]:
         ({"chat": []}, "it has no 'messages'"),
         ({"messages": []}, "messages is no list, or an empty one"),
         ({"messages": [{"role": "robot", "content": ""}]}, "role 'robot' is none of"),
-        ({"messages": [{"role": ["user"], "content": ""}]}, "is none of"),
         ({"messages": ["user: hello"]}, "a message is str, not an object"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "only text can be trained on"),
-        ({"messages": [{"role": "user", "content": 7}]}, "content is int"),
         (_messages(tool_calls=[{"id": "1", "function": {"name": 5, "arguments": "{}"}}]), "no name as text"),
         (
             _messages(tool_calls=[{"id": "1", "function": {"name": "f", "arguments": [1]}}]),
@@ -301,12 +261,8 @@ def _messages(**agent: Any) -> dict[str, Any]:
         ({**OPENAI, "success": "yes"}, "neither true nor false"),
         ({**OPENAI, "split": "train"}, "split is 'train', none of sft"),
         ({**OPENAI, "seed": -1}, "seed is '-1', not a whole number"),
-        ({**OPENAI, "seed": True}, "seed is 'True'"),
         ({**OPENAI, "task_id": {"a": 1}}, "not a line of text"),
-        ({**OPENAI, "task_id": "a\nb"}, "not a line of text"),
-        ({**OPENAI, "kind": 2.5}, "kind is '2.5'"),
         ({**OPENAI, "difficulty": "hard"}, "difficulty is 'hard'"),
-        ({**OPENAI, "difficulty": -2}, "difficulty is '-2'"),
         ({**OPENAI, "labels": ["a"]}, "labels are no object"),
         ({**OPENAI, "stop_reason": "bored"}, "stop_reason is 'bored'"),
         ({**OPENAI, "tools": [{"type": "web_search"}]}, "only functions can be offered"),

@@ -368,12 +368,8 @@ def test_too_many_bad_rows_stop_the_run_with_the_count_of_each_reason():
     refuse_too_many(verdict, max_quarantine_frac=0.75, source=Path("d.parquet"))
     with pytest.raises(DataError) as caught:
         refuse_too_many(verdict, max_quarantine_frac=0.5, source=Path("d.parquet"))
-    assert str(caught.value) == (
-        "3 of 4 demonstrations in d.parquet (75.0%) break a rule, validate_data.max_quarantine_frac accepts 50.0%. "
-        "By reason: arguments_fit 1, arguments_parse 1, call_answered 1. "
-        "What is left would be another data set than the one that was meant: look at quarantine.jsonl, "
-        "then mend the source or raise the share"
-    )
+    for part in ("3 of 4 demonstrations in d.parquet (75.0%)", "arguments_fit 1, arguments_parse 1, call_answered 1"):
+        assert part in str(caught.value)
     assert caught.value.code == 65
 
 

@@ -80,13 +80,9 @@ def demonstrations(domain: Domain, tasks: Sequence[Task]) -> list[Trajectory]:
     ("writer", "world"),
     [
         (formats.openai, TOY),
-        (formats.openai_of_functions, TOY),
         (formats.anthropic, TOY),
         (formats.trl, TOY),
-        (formats.trl_preferences, TOY),
         (formats.sharegpt, TOY),
-        (formats.hermes, TOY),
-        (formats.xlam, TOY),
         (formats.agentgym, CARDS),
         (formats.tau_bench, TAU2),
         (formats.tau2, TAU2),
@@ -121,11 +117,7 @@ def written(
     section = section_of(world)
     domain = make_domain(world_params(section))
     tasks = domain.tasks("sft", section["num_sft_tasks"])
-    played = [
-        (one, task)
-        for one, task in zip(demonstrations(domain, tasks), tasks, strict=True)
-        if writer is not formats.xlam or any(message.tool_calls for message in one.messages)  # it has nothing else
-    ]
+    played = zip(demonstrations(domain, tasks), tasks, strict=True)
     records = [writer(one, [domain.tools[name].schema() for name in task.tools]) for one, task in played]
     Path("mine.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     return _runs(repository, folder, section)

@@ -16,6 +16,7 @@ import yaml
 from benchmarks.arms import SMALL
 from posttrain.config.params import ParamsError, parse_params
 from posttrain.models.params import PretrainedModel, ScratchModel
+from posttrain.pipeline.plan import CONSTANT
 from posttrain.provenance.runner import StageRun
 from posttrain.runtime.exits import Problem
 from stages.check_params import check_params
@@ -55,7 +56,7 @@ LORA = {"type": "lora", "r": 4, "alpha": 8, "dropout": 0.0, "target_modules": ["
 SOURCE = {"type": "import", "format": "openai", "path": "data/imported/ours.jsonl", "stop_tools": [], "dev_frac": 0.0}
 WORLD_STAGES = {"generate_data", "resample_data", "train_sft", "sample_preferences", "train_policy", "evaluate"}
 SCORE_STAGES = {"sample_preferences", "train_policy", "evaluate"}
-CONSTANT = "params.yaml has known keys, values in range and no contradiction.\n"
+OUTPUT = "params.yaml has known keys, values in range and no contradiction.\n"
 
 Check = Callable[..., list[Problem]]
 
@@ -104,7 +105,7 @@ def check(repository: Path, tmp_path: Path, graph: dict[str, Any], monkeypatch: 
         except ParamsError as error:
             assert not output.exists()
             return list(error.problems)
-        assert output.read_text() == CONSTANT, "another output runs every stage again"
+        assert output.read_text() == OUTPUT, "another output runs every stage again"
         return []
 
     return problems
@@ -347,3 +348,8 @@ def test_the_check_loads_neither_torch_nor_tables(repository: Path):
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=repository, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_no_other_stage_is_called_constant(graph: dict[str, Any]):
+    """`posttrain plan` counts on it; every check above finds one and the same output."""
+    assert [name for name, stage in graph["stages"].items() if stage.get("meta", {}).get(CONSTANT)] == ["check_params"]

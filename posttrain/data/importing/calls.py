@@ -85,8 +85,7 @@ def pair_results(messages: Sequence[Message], tool_names: Sequence[str] = ()) ->
 
 
 def _unused_ids(calls: Sequence[ToolCall], used: set[str], given: set[str], numbers: Iterator[int]) -> list[str]:
-    """An id for each call of a turn, which are added to `used`; a made-up one is none of
-    `given`."""
+    """An id for each call of a turn, added to `used`; a made-up one is none of `given`."""
     ids: list[str] = []
     for call in calls:
         own = call.id

@@ -77,8 +77,7 @@ def read_agentgym(fields: Fields) -> Mapping[str, Any]:
 
 
 def _with_chosen(messages: Any, fields: Fields) -> Any:
-    """The messages followed by the chosen side of the record, where it has one. Raises ValueError
-    where they already end with another answer."""
+    """The messages and the chosen side. Raises ValueError where they end with another answer."""
     chosen, rejected = fields.take("chosen"), fields.take("rejected")
     if chosen is None:
         if fields.has("rejected") and isinstance(messages, list) and messages[-1:] == _messages(rejected, "assistant"):

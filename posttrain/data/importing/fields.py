@@ -98,8 +98,7 @@ class Fields:
         return next((key for key in keys if self.content.get(key) is not None), keys[0])
 
     def take(self, meaning: str) -> Any:
-        """The value, None where there is none. Raises ValueError where two spellings of one meaning
-        have values that differ."""
+        """The value, or None. Raises ValueError where two spellings have values that differ."""
         keys = [key for key in self._spellings(meaning) if self.content.get(key) is not None]
         self._taken.update(self._spellings(meaning))
         filled = [key for key in keys if self.content[key] not in ("", [])] or keys[:1]
@@ -119,8 +118,7 @@ class Fields:
         return [key for key, value in self.content.items() if key not in known and not is_empty(value)]
 
     def close(self) -> None:
-        """Notes the keys that were not read. Raises ValueError where one would change what the
-        record means."""
+        """Notes the unread keys. Raises ValueError where one would change the record's meaning."""
         for key in self.left():
             value = self.content[key]
             if _MEANINGFUL[self._level].fullmatch(key) and not (value == 1 and re.fullmatch(_MASKS, key)):
@@ -151,8 +149,7 @@ def without_nulls(value: Any) -> Any:
 
 
 def from_json(content: Any, what: str) -> Any:
-    """`content`, decoded where it is JSON text: tables of text hold lists so. Raises ValueError
-    that names it."""
+    """`content`, decoded where it is JSON text, as tables of text hold lists. Raises ValueError."""
     if not isinstance(content, str):
         return content
     try:

@@ -106,8 +106,7 @@ def format_of(record: Mapping[str, Any]) -> Format | None:
 
 
 def refuse_too_many_bad(imported: Imported, *, max_quarantine_frac: float, source: Path) -> None:
-    """Raises DataError where a larger share of the records than the accepted one, or all, are
-    bad."""
+    """Raises DataError where more records than the accepted share, or all, are bad."""
     num_bad, num_records = len(imported.bad), len(imported.bad) + len(imported.rows)
     if imported.rows and num_bad <= max_quarantine_frac * num_records:
         return
@@ -122,15 +121,13 @@ def refuse_too_many_bad(imported: Imported, *, max_quarantine_frac: float, sourc
 
 
 def unread_keys(imported: Imported) -> str:
-    """A sentence on the keys that were not read, with the number of records; empty where all
-    were."""
+    """A sentence on the keys that were not read; empty where all were."""
     listed = ", ".join(f"{key} in {count}" for key, count in imported.unread.items())
     return f"keys not read, by the number of records: {listed}" if listed else ""
 
 
 def quarantined(bad: Iterable[BadRecord]) -> Iterator[dict[str, Any]]:
-    """One object per bad record for quarantine.jsonl: its number from 1, the reason, its
-    beginning."""
+    """Lines of quarantine.jsonl: a record's number from 1, the reason, its beginning."""
     for one in bad:
         yield {"number": one.number, "reason": one.reason, "record": one.shown}
 

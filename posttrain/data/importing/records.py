@@ -49,8 +49,7 @@ class BadRecord:
 
 
 def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
-    """Number and content of each record. Raises DataError where the file as a whole cannot be
-    read."""
+    """Number and content of each record. Raises DataError where the file cannot be read."""
     if not path.is_file():
         raise DataError(f"{path} is not a file; check the path (it is relative to where the command runs)")
     try:
@@ -148,8 +147,7 @@ def _one_object(path: Path) -> dict[str, Any] | None:
 
 
 def _simulations(content: Any) -> Iterable[Any]:
-    """The runs in tau2's object of `simulations`, each with the `info` beside them; else the
-    content."""
+    """The runs in tau2's `simulations`, each with the `info` beside them; else the content."""
     simulations = content.get("simulations") if isinstance(content, dict) else None
     if not isinstance(simulations, list) or not simulations:
         return [content]

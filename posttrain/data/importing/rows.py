@@ -67,8 +67,7 @@ def opening_of(messages: Sequence[Message], untrained: Collection[int] = ()) -> 
 
 
 def _refuse_unanswered(messages: Sequence[Message], record: Mapping[str, Any]) -> None:
-    """Raises ValueError where a conversation ends with the user and the record does not say that
-    the episode ended so."""
+    """Raises ValueError where the user has the last word and no value says that it ended so."""
     if messages[-1].role in ("user", "system") and record.get("stop_reason") is None and record.get("reward") is None:
         raise ValueError(
             f"its last message is the {messages[-1].role}'s, so nothing shows what the agent should answer: put the "
@@ -142,8 +141,7 @@ def _seed(value: Any) -> int:
 
 
 def _opening_id(messages: Sequence[Message], untrained: Collection[int]) -> str:
-    """16 hex digits of the messages before the agent's first: episodes with one opening are of one
-    task."""
+    """16 hex digits of the messages before the agent's first: one opening, one task."""
     text = json.dumps(message_columns(opening_of(messages, untrained)), ensure_ascii=False, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -135,7 +135,7 @@ def _parameters(given: Any) -> Any:
 
 def json_schema(node: Any) -> Any:
     """A schema with JSON's types for Python's or Java's: `{"type": "List[int]"}` gives an array of
-    integers; an unknown type (`any`) is left out."""
+    integers. An unknown type (`any`) is left out."""
     if isinstance(node, list):
         return [json_schema(inner) for inner in node]
     if not isinstance(node, Mapping):

@@ -51,7 +51,8 @@ def regenerate(points: Sequence[Point], context: ReplayContext, *, seed: int) ->
     texts = {*context.asked, *(opening_text(row.trajectory.messages) for row in rows)}
     tried: dict[int, Task] = {}  # by point: plays of one task are tried before the next is made
     found: dict[int, TrajectoryRow] = {}
-    refuse_leaks = _leak_check(context.held_out)
+    held_out_texts = {opening_text(task.messages) for task in context.held_out}
+    held_out_entities = {entity for task in context.held_out for entity in task.entities}
     for attempt in range(ROUNDS_PER_SEED * max((len(point.seeds) for point in points), default=0)):
         which, again = divmod(attempt, ROUNDS_PER_SEED)
         drafts: list[tuple[int, Task, int]] = []  # point, task, seed of the expert
@@ -69,7 +70,8 @@ def regenerate(points: Sequence[Point], context: ReplayContext, *, seed: int) ->
                 continue
             # a source's first attempt has its expert's seed: most likely to take the same steps
             drafts.append((index, tried[index], draw.getrandbits(31) if again else source.seed))
-        refuse_leaks([task for _, task, _ in drafts])
+        for _, task, _ in drafts:
+            _refuse_leak(task, held_out_texts, held_out_entities)
         played = context.replay([task for _, task, _ in drafts], [own for _, _, own in drafts]) if drafts else []
         for (index, task, _), trajectory in zip(drafts, played, strict=True):
             text = opening_text(task.messages)
@@ -80,17 +82,10 @@ def regenerate(points: Sequence[Point], context: ReplayContext, *, seed: int) ->
     return NewRows(made, [index in found for index in range(len(points))])
 
 
-def _leak_check(held_out: Sequence[Task]) -> Callable[[Sequence[Task]], None]:
-    texts = {opening_text(task.messages) for task in held_out}
-    entities = {entity for task in held_out for entity in task.entities}
-
-    def refuse_leaks(tasks: Sequence[Task]) -> None:
-        for task in tasks:
-            shared = sorted(entities & set(task.entities))
-            if task.split != "sft" or shared or opening_text(task.messages) in texts:
-                raise RuntimeError(
-                    f"the world realised task {task.task_id} of split {task.split} for training; "
-                    f"it shares {shared or 'its text'}"
-                )
-
-    return refuse_leaks
+def _refuse_leak(task: Task, held_out_texts: AbstractSet[str], held_out_entities: AbstractSet[str]) -> None:
+    shared = sorted(held_out_entities & set(task.entities))
+    if task.split != "sft" or shared or opening_text(task.messages) in held_out_texts:
+        raise RuntimeError(
+            f"the world realised task {task.task_id} of split {task.split} for training; "
+            f"it shares {shared or 'its text'}"
+        )

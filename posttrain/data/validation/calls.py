@@ -22,9 +22,9 @@ _SHORT_CHARS = 1024  # arguments up to this length are cached with their verdict
 
 
 def check_calls(rows: pa.Table, calls: pa.Table) -> tuple[NDArray[np.bool_], dict[str, NDArray[np.bool_]]]:
-    """Of a batch of TRAJECTORIES_SCHEMA, shape (N,), whether the tools that it called are OpenAI
-    function schemas; and the columns of the table of its calls (`row`, `name`, `arguments`), shape
-    (C,).
+    """Checks the table of calls (`row`, `name`, `arguments`) of a batch of TRAJECTORIES_SCHEMA:
+    whether the tools that a row called are OpenAI function schemas, shape (N,), and columns of the
+    table of calls, shape (C,).
 
     A check that an earlier one makes impossible (not offered, not parsed, no schema) is True: one
     mistake gives one reason.

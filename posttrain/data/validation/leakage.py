@@ -104,8 +104,7 @@ def _contains(outer: bytes, inner: bytes) -> bool:
 
 
 def _first_user_texts(rows: pa.Table) -> Any:
-    """The first user message of each row, normalised; null where there is none or nothing is left
-    of it."""
+    """The first user message of each row, normalised; null where nothing is left of it."""
     texts, parents = _user_texts(rows)
     found, first = np.unique(parents, return_index=True)
     position = np.full(rows.num_rows, -1)
@@ -114,8 +113,7 @@ def _first_user_texts(rows: pa.Table) -> Any:
 
 
 def _has_new_texts(rows: pa.Table, held_out: NearDuplicates) -> NDArray[np.bool_]:
-    """Shape (N,). A user's later messages count only where they are long enough to be a
-    question."""
+    """Shape (N,). A user's later messages count where they are long enough to be a question."""
     texts, parents = _user_texts(rows)
     is_first = np.diff(parents, prepend=-1) != 0
     encoded = texts.dictionary_encode()

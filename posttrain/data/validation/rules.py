@@ -150,8 +150,7 @@ def make_expectations(rules: Sequence[Rule]) -> Callable[[FlatTables], list[Rule
 
 
 def broken(rule: Rule, flat: FlatTables) -> pa.Table:
-    """The rows of the rule's table that break it, with `row` (and `turn`, where the table is finer
-    than a trajectory)."""
+    """Positions of the rows of its table that break the rule: `row`, and `turn` of finer tables."""
     table = flat[rule.table]
     found = table.filter(pa.array(~_passes(rule, table[rule.column])))
     return found.select([name for name in ("row", "turn") if name in found.column_names])

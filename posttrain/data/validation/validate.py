@@ -83,8 +83,8 @@ def validate(batches: Iterable[pa.Table], tasks: Iterable[pa.Table], *, max_toke
 
 
 def refuse_too_many(validation: Validation, *, max_quarantine_frac: float, source: Path) -> None:
-    """Raises DataError with the count of every reason where a larger share than the accepted one,
-    or everything, is bad."""
+    """Raises DataError with each reason's count where more than the accepted share, or all, is
+    bad."""
     frac = validation.quarantined_frac
     if frac <= max_quarantine_frac and frac < 1:
         return
@@ -116,8 +116,7 @@ def kept(validation: Validation, batches: Iterable[pa.Table]) -> Iterator[pa.Tab
 
 
 def summary(validation: Validation) -> dict[str, Any]:
-    """Figures for summary.json: counts of rows and of each rule's failures, and quantiles of the
-    length estimate."""
+    """Figures for summary.json."""
     tokens = np.percentile(validation.tokens_estimate, [0, 50, 95, 100], method="nearest")
     return {
         "num_demonstrations": len(validation.is_kept),
