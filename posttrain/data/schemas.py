@@ -173,7 +173,7 @@ def trajectory_columns(trajectory: Trajectory) -> dict[str, Any]:
         "token_ids": list(trajectory.token_ids),
         "mask": list(trajectory.mask),
         "logprobs": list(trajectory.logprobs),
-        "scores": sorted(trajectory.scores.items()),
+        "scores": sorted(trajectory.scores.items()),  # pairs: what Arrow makes of a map
         "turns": [_turn_columns(turn) for turn in trajectory.turns],
         "outcome": None if trajectory.outcome is None else outcome_columns(trajectory.outcome),
     }

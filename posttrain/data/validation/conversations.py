@@ -81,6 +81,7 @@ def _join(*fields: Any) -> Any:
 
 
 def _joined_lists(texts: Any, lengths: Any, separator: str) -> Any:
+    # a list is a range of the flat texts: its offsets are the running sum of the lengths
     offsets = np.concatenate([[0], np.cumsum(pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False))]).astype(np.int32)
     return pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets), texts), separator)
 
