@@ -89,7 +89,7 @@ def _unused_ids(calls: Sequence[ToolCall], used: set[str], given: set[str], numb
     ids: list[str] = []
     for call in calls:
         own = call.id
-        # calls of one turn may share an id, which validation refuses; one of an earlier turn is taken
+        # calls of one turn may share an id, which validation refuses; an earlier turn's is taken
         while not own or (own in used and own not in ids):
             own = f"{call.id or 'call'}_{next(numbers)}"
             own = "" if own in given else own
