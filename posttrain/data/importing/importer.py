@@ -23,9 +23,8 @@ NUM_PROBED = 100  # first records of a file, by which its format is detected
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """`matches` recognises a record by its keys, `read` takes its fields for
-    `rows.row_of`, `keys` describes such a record in error messages, and calls of `stop_tools` end
-    its episodes."""
+    """`matches` recognises a record by its keys, `read` gives what `rows.row_of` takes, `keys`
+    describes such a record in errors, and calls of `stop_tools` end its episodes."""
 
     name: str
     keys: str
