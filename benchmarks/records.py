@@ -229,18 +229,6 @@ def _openai_preference(meant: Meaning) -> Record:
     return {"input": asked, **{names.get(key, key): value for key, value in record.items()}}
 
 
-def _ui_messages(meant: Meaning) -> Record:
-    """Vercel's: calls and results are parts of one message of the agent."""
-    parts: list[Record] = []
-    for turn, step in enumerate(meant.steps):
-        parts += [{"type": "text", "text": step.said}] if step.said else []
-        for at, ((name, given), result) in enumerate(zip(step.calls, step.results, strict=True)):
-            call = {"type": f"tool-{name}", "toolCallId": f"u{turn}_{at}", "state": "output-available"}
-            parts.append({**call, "input": dict(given), "output": result})
-        parts.append({"type": "step-start"})
-    return _of_parts("text", [{"role": "assistant", "parts": parts}], meant)
-
-
 def _telemetry(meant: Meaning) -> Record:
     """OpenTelemetry's messages of parts."""
     messages: list[Record] = []
@@ -288,7 +276,6 @@ FORMATS: Mapping[str, Callable[[Meaning], Record]] = {
     "completion": _completion,
     "preference": _preference,
     "openai preference": _openai_preference,
-    "vercel": _ui_messages,
     "telemetry": _telemetry,
     "tau_bench": _tau_bench,
 }
@@ -381,7 +368,7 @@ def _beside(key: str, values: tuple[Any, ...], draw: random.Random, record: Reco
 
 def _answer_moved(draw: random.Random, record: Record, meant: Meaning) -> Meaning | None:
     key = next((key for key in ("messages", "conversations") if isinstance(record.get(key), list)), None)
-    if key is None or _text_of(record[key][-1]) != meant.answer or "step-start" in str(record[key][-1]):
+    if key is None or _text_of(record[key][-1]) != meant.answer:
         return None
     last = record[key].pop()
     name = draw.choice(("chosen", "chosen", "response", "completion", "answer", "output", "preferred_output"))
@@ -552,7 +539,7 @@ def _message_key(
 
 def _content_elsewhere(draw: random.Random, record: Record, meant: Meaning) -> Meaning | None:
     """The answer as a refusal beside a null content, or under a key that nobody knows."""
-    own = [one for one in _chats(record) if _text_of(one) == meant.answer and "step-start" not in str(one)]
+    own = [one for one in _chats(record) if _text_of(one) == meant.answer]
     if not own:
         return None
     own[-1].pop(_key_of_content(own[-1]) or "")

@@ -6,10 +6,9 @@ nowhere, and knobs that contradict each other. Its output is constant: every sta
 and none runs again because an unrelated knob was edited. No name is looked up in a network.
 """
 
-import inspect
 import os
 import re
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from posttrain.config.params import Params, refusal
@@ -19,31 +18,28 @@ from posttrain.models.local_config import local_config
 from posttrain.models.params import LIKE_QWEN3, LoraAdapter, PretrainedModel, target_problem
 from posttrain.provenance.fingerprint import read_all_inputs
 from posttrain.provenance.runner import StageRun, run_stage
-from posttrain.provenance.undeclared_deps import SOURCE_KNOB, score_knob, tree_root, undeclared, world_knob
-from posttrain.rewards.params import RewardParams
+from posttrain.provenance.undeclared_deps import SOURCE_KNOB, tree_root, undeclared
 from posttrain.rewards.total import load_reward
 from posttrain.runtime.exits import ConfigurationError, DataError, Problem
-from posttrain.runtime.import_by_name import load_named
 from posttrain.runtime.knobs import nearest
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.replay import ExpertReplay, HintReplay
 from posttrain.train.sampling.horizon import HorizonSampling
 from posttrain.train.sampling.orders import SpreadSampling
 from posttrain.worlds.catalog import make_domain, require_expert, require_regeneration, score_names
-from posttrain.worlds.grading import GENERAL_SCORES
-from posttrain.worlds.params import OwnWorldParams
 from posttrain.worlds.protocol import Domain
 
 CARDS = "POSTTRAIN_CARDS"  # of the GPUs that are reserved, as infra/dispatch.yaml has it: `train_sft=80,default=24` GiB
-MAX_READ_BYTES = 8 * 2**20  # of an import: a second's work. A larger one has rows enough, and the next stage reads it
+MAX_READ_BYTES = 8 * 2**20  # of an import: a second's work; of a larger one the next stage says what is wrong
 NUM_TASKS_SEEN = 300  # enough to see every value of a label
 
 
 def check_params(run: StageRun) -> None:
     hidden = undeclared(read_all_inputs(Path("dvc.yaml")), run.params, checked_by="check_params")
-    knobs = {knob for knob, _ in hidden}  # these lead out of the copy that this stage works in
     problems = [Problem(knob.partition(":")[0], "undeclared", line) for knob, line in hidden]
-    problems += [*_names(run.params, besides=knobs), *_import(run.params, besides=knobs), *_model(run.params)]
+    # of an undeclared file nothing more can be said: it is not in the copy that this stage works in
+    problems = problems or [*_world(run.params), *_import(run.params)]
+    problems += _model(run.params)
     if problems := problems or list(_memory(run.params)):
         raise refusal(problems, "params.yaml")
     output = Path("data/params.checked")
@@ -51,56 +47,29 @@ def check_params(run: StageRun) -> None:
     output.write_text("params.yaml has known keys, values in range and no contradiction.\n", encoding="utf-8")
 
 
-def _names(params: Params, *, besides: Collection[str]) -> Iterator[Problem]:
-    """The world and the scores, made as training will make them. Of a world that cannot be made,
-    the scores are not known either."""
-    domain = None
-    if world_knob(params) not in besides:
-        domain = yield from _world(params)
-    if domain is not None:
-        yield from _needs(params, domain)
-        yield from _labels(params, domain)
-        yield from _score(params.reward.model_copy(update={"extra": []}), score_names(domain))
-    known = GENERAL_SCORES if domain is None else score_names(domain)
-    for extra in params.reward.extra:
-        is_looked_up = ":" in extra.name or domain is not None
-        if is_looked_up and score_knob(extra.name) not in besides:
-            yield from _score(RewardParams.model_construct(weights={}, penalties={}, extra=[extra]), known)
-
-
-def _world(params: Params) -> Generator[Problem, None, Domain | None]:
-    world, key = params.world, "world.type"
-    if isinstance(world, OwnWorldParams):
-        try:
-            inspect.signature(load_named(world.type, knob="world.type is")).bind(world)
-        except ConfigurationError as error:
-            yield Problem(key, "not_found", str(error))
-            return None
-        except (TypeError, ValueError) as error:  # ValueError: Python does not know its arguments
-            reason = f"it does not take the world's section alone ({error}), and must"
-            yield Problem(key, "wrong_arguments", reason, value=repr(world.type))
-            return None
+def _world(params: Params) -> Iterator[Problem]:
+    """Problems of the world and of what is named in its terms: its scores, its labels, its optional
+    parts. The world is made as training will make it."""
+    key = "world.type"
     try:
-        domain = make_domain(world)
-    except Exception as error:  # whatever a person's own code raises
-        reason = f"it cannot be made of its section: {type(error).__name__}: {error}"
-        yield Problem(key, "not_made", reason, value=repr(world.type))
-        return None
-    if missing := [name for name in ("name", "tools", "tasks", "open") if not hasattr(domain, name)]:
-        yield Problem(key, "no_domain", f"it makes no Domain: it has no {', '.join(missing)}", value=repr(world.type))
-        return None
-    return domain
-
-
-def _score(reward: RewardParams, known: Sequence[str]) -> Iterator[Problem]:
-    key = "reward.extra" if reward.extra else "reward"
-    try:
-        load_reward(reward, known)
+        domain = make_domain(params.world)
     except ConfigurationError as error:
         yield Problem(key, "not_found", str(error))
-    except ValueError as error:  # Python does not know the function's arguments
-        reason = f"reward.extra names {reward.extra[0].name!r}: {error}; it must take (trajectory, task)"
-        yield Problem(key, "wrong_arguments", f"{reason} and return a Score")
+        return
+    except Exception as error:  # whatever a person's own code raises
+        reason = f"it cannot be made of its section: {type(error).__name__}: {error}"
+        yield Problem(key, "not_made", reason, value=repr(params.world.type))
+        return
+    if missing := [name for name in ("name", "tools", "tasks", "open") if not hasattr(domain, name)]:
+        reason = f"it makes no Domain: it has no {', '.join(missing)}"
+        yield Problem(key, "no_domain", reason, value=repr(params.world.type))
+        return
+    yield from _needs(params, domain)
+    yield from _labels(params, domain)
+    try:
+        load_reward(params.reward, score_names(domain))
+    except ConfigurationError as error:
+        yield Problem("reward", "not_found", str(error))
 
 
 def _needs(params: Params, domain: Domain) -> Iterator[Problem]:
@@ -166,33 +135,23 @@ def _order_labels(params: Params) -> dict[str, list[str]]:
     return {}
 
 
-def _import(params: Params, *, besides: Collection[str]) -> Iterator[Problem]:
+def _import(params: Params) -> Iterator[Problem]:
     source = params.generate_data.source
-    if not isinstance(source, ImportSource) or SOURCE_KNOB in besides:
+    if not isinstance(source, ImportSource):
         return
     from posttrain.data.importing.importer import (  # loads pyarrow, which no other knob wants
         import_trajectories,
         refuse_too_many_bad,
     )
 
-    file, at_least = Path(source.path), max(2, params.train_sft.batch_size)
+    file = Path(source.path)
     if file.is_file() and file.stat().st_size > MAX_READ_BYTES:
         return
     try:
         imported = import_trajectories(file, source.format, stop_tools=source.stop_tools)
-        refuse_too_many_bad(
-            imported, max_quarantine_frac=params.validate_data.max_quarantine_frac, source=Path(source.path)
-        )
+        refuse_too_many_bad(imported, max_quarantine_frac=params.validate_data.max_quarantine_frac, source=file)
     except DataError as error:
         yield Problem(SOURCE_KNOB, "not_importable", str(error))
-        return
-    if len(rows := imported.rows) < at_least:
-        reason = (
-            f"the file has {len(rows)} rows, and train_sft.batch_size is {params.train_sft.batch_size}: each step "
-            "would learn all of them, and the same ones again"
-        )
-        remedy = f"Import {at_least} or more{', or lower the batch' if len(rows) > 1 else ''}"
-        yield Problem(SOURCE_KNOB, "too_few_rows", reason, remedy, repr(source.path))
 
 
 def _model(params: Params) -> Iterator[Problem]:

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from posttrain.data.files import write_jsonl
-from posttrain.data.importing.dev_split import split_off_dev
+from posttrain.data.importing.demonstrations import match_world_tools, split_off_dev
 from posttrain.data.importing.importer import import_trajectories, quarantined, refuse_too_many_bad, unread_keys
 from posttrain.data.importing.records import BadRecord
-from posttrain.data.importing.world_tools import match_world_tools
 from posttrain.data.params import ImportSource, OpenAiSource, ScriptedSource
 from posttrain.data.schemas import TrajectoryRow, trajectory_row, write_tasks, write_trajectories
 from posttrain.provenance.runner import StageRun, run_stage

@@ -3,18 +3,17 @@ own, warmed up on copying, or a pretrained one by name."""
 
 from pathlib import Path
 
-from posttrain.data.schemas import TrajectoryRow, read_trajectories, tool_names
+from posttrain.data.schemas import read_trajectories, tool_names
 from posttrain.models.base import write_base
 from posttrain.models.params import ScratchModel
 from posttrain.provenance.runner import StageRun, run_stage
-from posttrain.runtime.exits import DataError
 
 DEMONSTRATIONS = Path("data/validated/demonstrations.parquet")
 
 
 def prepare_model(run: StageRun) -> None:
     params = run.params
-    rows = _demonstrations() if isinstance(params.model, ScratchModel) else []
+    rows = read_trajectories(DEMONSTRATIONS) if isinstance(params.model, ScratchModel) else []
     write_base(
         Path("data/models/base"),
         [row.trajectory.messages for row in rows],
@@ -25,16 +24,6 @@ def prepare_model(run: StageRun) -> None:
         seed=params.seed,
         progress=run.progress,
     )
-
-
-def _demonstrations() -> list[TrajectoryRow]:
-    rows = read_trajectories(DEMONSTRATIONS)
-    if not rows:
-        raise DataError(
-            f"{DEMONSTRATIONS} has no row: a tokenizer cannot be trained on nothing. "
-            "See reports/validate_data/index.html for the reasons"
-        )
-    return rows
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
 """Stage `resample_data`: filters validated demonstrations, selects a coreset, and oversamples rare
 cells with new episodes.
 
-The base model is only evaluated: its loss on the agent's tokens ranks rows for the coreset. Only
-the world's expert reads goals, and only `success_filter`, a control arm, reads outcomes. The file
-is read in batches, anew for each step; of a demonstration only its cell, mistakes, loss and feature
-vector are kept.
+Only the world's expert reads goals, and only `success_filter`, a control arm, reads outcomes. The
+file is read in batches, anew for each step; of a demonstration only its cell, mistakes, loss and
+feature vector are kept.
 """
 
 import itertools
@@ -18,16 +17,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from posttrain.data.files import ParquetBatches, reading_rows, write_batches, write_json
+from posttrain.data.files import ParquetBatches, write_batches, write_json
 from posttrain.data.resampling.cells import cell_of, count_cells, opening_text
-from posttrain.data.resampling.coreset import choose_coreset, num_kept
-from posttrain.data.resampling.features import features
+from posttrain.data.resampling.coreset import Selected, choose_coreset, features, num_kept
 from posttrain.data.resampling.quality import Mistake, mistakes, refuse_too_many_dropped
 from posttrain.data.resampling.regenerate import NewRows, ReplayContext, regenerate
-from posttrain.data.resampling.selected import Selected
 from posttrain.data.resampling.smote import Point, contamination, plan_points, refuse_contaminated
 from posttrain.data.schemas import TRAJECTORIES_SCHEMA, TrajectoryRow, read_tasks, rows_from_table, trajectories_table
-from posttrain.models.codec import ChatCodec, TokenRow
+from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_codec, load_model
 from posttrain.models.row_losses import row_losses
 from posttrain.provenance.runner import StageRun, run_stage
@@ -108,9 +105,8 @@ def _scan(run: StageRun, codec: ChatCodec) -> _Scan:
     tools = make_domain(run.params.world).tools
     read_only = {name for name, tool in tools.items() if tool.is_read_only}
     for batch in ParquetBatches(SOURCE, TRAJECTORIES_SCHEMA):
-        with reading_rows(SOURCE):
-            rows = rows_from_table(batch)
-        for row, tokens in zip(rows, _encoded(codec, rows), strict=True):
+        rows = rows_from_table(batch)
+        for row, tokens in zip(rows, codec.encode_rows(row.conversation for row in rows), strict=True):
             position = len(scan.cells)
             scan.cells.append(sys.intern(cell_of(row, params.cells)))
             found = mistakes(
@@ -130,10 +126,6 @@ def _scan(run: StageRun, codec: ChatCodec) -> _Scan:
             if is_good and (not params.success_filter or row.trajectory.is_success):
                 scan.good.append(position)
     return scan
-
-
-def _encoded(codec: ChatCodec, rows: Sequence[TrajectoryRow]) -> list[TokenRow]:
-    return codec.encode_rows(row.conversation for row in rows)
 
 
 def _coreset(run: StageRun, good: Selected, codec: ChatCodec) -> NDArray[np.int64]:
@@ -159,8 +151,7 @@ def _losses(run: StageRun, good: Selected, codec: ChatCodec) -> NDArray[np.float
         run.progress(num_done + done, len(good))
 
     for table in good.tables():
-        with reading_rows(SOURCE):
-            encoded = _encoded(codec, rows_from_table(table))
+        encoded = codec.encode_rows(row.conversation for row in rows_from_table(table))
         end = num_done + len(encoded)
         losses_N[num_done:end] = row_losses(model, encoded, pad_id=codec.pad_id, progress=progress)
         num_done = end

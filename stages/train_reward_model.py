@@ -89,16 +89,19 @@ def _judge(
     score_of = {row.trajectory_id: score for row, score in zip(rows, scores, strict=True)}
     margins = [score_of[pair.chosen.trajectory_id] - score_of[pair.rejected.trajectory_id] for pair in held_out]
     bins = reliability(margins)
+
+    def by_count(count: Callable[[TrajectoryRow], int]) -> float:
+        differences = ([float(count(one.chosen) - count(one.rejected)) for one in side] for side in (seen, held_out))
+        return counting_accuracy(*differences)
+
     successes = [[row.trajectory.is_success for row in group] for group in held_out_groups]
     return {
         "num_pairs": len(seen),
         "num_held_out_pairs": len(held_out),
         "num_held_out_tasks": len(held_out_groups),
         "accuracy": pair_accuracy(margins),
-        "accuracy_by_length": counting_accuracy(
-            _differences(seen, _num_tokens(codec)), _differences(held_out, _num_tokens(codec))
-        ),
-        "accuracy_by_turns": counting_accuracy(_differences(seen, _num_turns), _differences(held_out, _num_turns)),
+        "accuracy_by_length": by_count(lambda row: len(token_rows([row], codec)[0].input_ids)),
+        "accuracy_by_turns": by_count(lambda row: sum(one.role == "assistant" for one in row.trajectory.messages)),
         "calibration_error": expected_calibration_error(bins),
         "reliability": [dataclasses.asdict(found) for found in bins],
         f"best_of_{NUM_CHOICES}": best_of(
@@ -107,18 +110,6 @@ def _judge(
             num_samples=NUM_CHOICES,
         ),
     }
-
-
-def _differences(pairs: Sequence[Pair], count: Callable[[TrajectoryRow], int]) -> list[float]:
-    return [float(count(pair.chosen) - count(pair.rejected)) for pair in pairs]
-
-
-def _num_tokens(codec: ChatCodec) -> Callable[[TrajectoryRow], int]:
-    return lambda row: len(token_rows([row], codec)[0].input_ids)
-
-
-def _num_turns(row: TrajectoryRow) -> int:
-    return sum(message.role == "assistant" for message in row.trajectory.messages)
 
 
 if __name__ == "__main__":

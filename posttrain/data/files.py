@@ -30,15 +30,14 @@ _REMEDY = "make it again (`dvc repro`) or fetch it again from where it came"
 
 
 def write_parquet(path: Path, table: pa.Table) -> None:
-    """Write one row group per 64 Ki rows, in zstd; dictionary encoding stores repeated texts (tool
-    schemas) once."""
-    with _atomic(path) as file:
-        pq.write_table(table, file, compression="zstd", row_group_size=_GROUP_ROWS)
+    """Write a table with its own schema."""
+    write_batches(path, [table], table.schema)
 
 
 def write_batches(path: Path, batches: Iterable[pa.Table], schema: pa.Schema) -> None:
-    """Write all batches as one table, holding one row group in memory: it ends at 64 Ki rows, or
-    with the batch that takes it over 128 MiB."""
+    """Write all batches as one table in zstd, holding one row group in memory: it ends at 64 Ki
+    rows, or with the batch that takes it over 128 MiB. Dictionary encoding stores repeated texts
+    (tool schemas) once."""
     with _atomic(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for group in _grouped(batches, max_rows=_GROUP_ROWS, max_bytes=_GROUP_BYTES):
             writer.write_table(group, row_group_size=_GROUP_ROWS)
@@ -59,26 +58,21 @@ class ParquetBatches:
     max_rows: int = BATCH_ROWS
     max_bytes: int = BATCH_BYTES
 
-    @property
-    def num_rows(self) -> int:
-        """Number of rows in the file. Raises DataError where it is absent or no Parquet."""
-        with _reading(self.path):
-            return int(pq.read_metadata(self.path).num_rows)
-
     def __iter__(self) -> Iterator[pa.Table]:
         wanted = [name for name in self.schema.names if not self.columns or name in self.columns]
         return _grouped(self._read(wanted), max_rows=self.max_rows, max_bytes=self.max_bytes)
 
     def _read(self, wanted: list[str]) -> Iterator[pa.Table]:
         with _reading(self.path), pq.ParquetFile(self.path, buffer_size=_READ_BYTES) as file:
-            _refuse_missing(self.path, wanted, file.schema_arrow.names, file.metadata.num_rows)
+            if missing := [name for name in wanted if name not in file.schema_arrow.names]:
+                raise DataError(f"{self.path} has no column {', '.join(missing)}: {_REMEDY}")
             # group by group: rows of two groups in one step could be more than a text column holds
             for group in range(file.num_row_groups):
                 steps = file.iter_batches(min(_STEP_ROWS, self.max_rows), row_groups=[group], columns=wanted)
                 for batch in steps:
                     table = pa.Table.from_batches([batch])
-                    table.validate(full=True)
-                    yield _cast(self.path, table, wanted, self.schema)
+                    table.validate(full=True)  # UTF-8 and offsets too, which PyArrow does not check by itself
+                    yield table.select(wanted).cast(pa.schema([self.schema.field(name) for name in wanted]))
 
 
 def rows_at(batches: Iterable[pa.Table], positions: NDArray[np.int64]) -> Iterator[pa.Table]:
@@ -94,27 +88,20 @@ def rows_at(batches: Iterable[pa.Table], positions: NDArray[np.int64]) -> Iterat
             return
 
 
-def read_parquet(path: Path, schema: pa.Schema | None = None, *, columns: list[str] | None = None) -> pa.Table:
-    """Read a table, or some of its columns. Raises DataError where the file is absent, cut off, no
-    Parquet, or lacks columns of `schema`."""
-    with _reading(path):
-        table: pa.Table = pq.ParquetFile(path).read(columns=columns)
-        table.validate(full=True)  # checks UTF-8 and offsets too, which PyArrow does not by itself
-    wanted = [] if schema is None else [name for name in schema.names if columns is None or name in columns]
-    _refuse_missing(path, wanted, table.column_names, table.num_rows)
-    return table if schema is None else _cast(path, table, wanted, schema)
+def read_parquet(path: Path, schema: pa.Schema) -> pa.Table:
+    """Read a whole table. Raises DataError where the file is absent, cut off, no Parquet, or lacks
+    columns of `schema`."""
+    return pa.concat_tables([schema.empty_table(), *ParquetBatches(path, schema)])
 
 
 @contextlib.contextmanager
 def reading_rows(path: Path) -> Iterator[None]:
-    """Context in which a file's rows are parsed: any error in it becomes a DataError that names the
-    file."""
+    """Any error in it, of parsing the file's rows, becomes a DataError that names the file."""
     try:
         yield
     except (ValueError, LookupError, TypeError, ArithmeticError, AttributeError, RecursionError) as error:
-        raise DataError(
-            f"{path} has a row that cannot be read ({type(error).__name__}: {first_line(error)}): {_REMEDY}"
-        ) from error
+        text = f"{type(error).__name__}: {first_line(error)}"
+        raise DataError(f"{path} has a row that cannot be read ({text}): {_REMEDY}") from error
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -175,20 +162,6 @@ def _grouped(tables: Iterable[pa.Table], *, max_rows: int, max_bytes: int) -> It
             held, num_rows, num_bytes = [], 0, 0
     if held:
         yield pa.concat_tables(held).combine_chunks()
-
-
-def _cast(path: Path, table: pa.Table, wanted: list[str], schema: pa.Schema) -> pa.Table:
-    try:
-        return table.select(wanted).cast(pa.schema([schema.field(name) for name in wanted]))
-    except (pa.ArrowException, ValueError) as error:
-        raise DataError(f"{path} has columns of other types than are read ({first_line(error)}): {_REMEDY}") from error
-
-
-def _refuse_missing(path: Path, wanted: list[str], found: list[str], num_rows: int) -> None:
-    if missing := [name for name in wanted if name not in found]:
-        raise DataError(
-            f"{path} has {num_rows} rows but no column {', '.join(missing)}; it holds {', '.join(found)}: {_REMEDY}"
-        )
 
 
 @contextlib.contextmanager

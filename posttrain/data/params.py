@@ -6,8 +6,8 @@ from pydantic import Field
 
 from posttrain.runtime.knobs import Count, Frac, PositiveFrac, Section, SmallCount
 
-# names in posttrain/data/importing/formats.py; a test compares
-ImportFormat = Literal["tau_bench", "tau2", "xlam", "agentgym", "toolbench", "sharegpt", "openai", "trl", "bfcl"]
+# names in posttrain/data/importing/importer.py; a test compares
+ImportFormat = Literal["tau_bench", "tau2", "xlam", "agentgym", "sharegpt", "openai", "trl", "bfcl"]
 
 
 class ScriptedSource(Section):

@@ -117,8 +117,8 @@ def tool_names(rows: Iterable[TrajectoryRow]) -> set[str]:
 
 
 def untrained_messages(trajectory: Trajectory) -> frozenset[int]:
-    """Positions of the assistant messages that get no loss: those that belong to no turn of the
-    agent. Empty where the trajectory has no turns."""
+    """Positions of the assistant messages that get no loss: those of no turn, where there are
+    turns."""
     own = {turn.message_index for turn in trajectory.turns}
     assistant = (index for index, message in enumerate(trajectory.messages) if message.role == "assistant")
     return frozenset(index for index in assistant if index not in own) if own else frozenset()
@@ -135,13 +135,10 @@ def trajectories_table(rows: Iterable[TrajectoryRow]) -> pa.Table:
 
 
 def read_trajectories(path: Path, *splits: Split) -> list[TrajectoryRow]:
-    """The rows of some splits, in the file's order; of all where none is named. Raises DataError
-    where the file is damaged or lacks columns."""
-    rows: list[TrajectoryRow] = []
+    """The rows of some splits (all where none is named) in the file's order. Raises DataError."""
+    batches = ParquetBatches(path, TRAJECTORIES_SCHEMA)
     with reading_rows(path):
-        for batch in ParquetBatches(path, TRAJECTORIES_SCHEMA):
-            rows += rows_from_table(_of_splits(batch, splits))
-    return rows
+        return [row for batch in batches for row in rows_from_table(_of_splits(batch, splits))]
 
 
 def rows_from_table(table: pa.Table) -> list[TrajectoryRow]:
@@ -155,8 +152,8 @@ def write_tasks(path: Path, tasks: Iterable[Task]) -> None:
 
 
 def read_tasks(path: Path, *splits: Split, ids: Collection[str] | None = None) -> list[Task]:
-    """The tasks of some splits, in the file's order; of all where none is named, and with `ids`
-    only those. Raises DataError where the file is damaged or lacks columns."""
+    """The tasks of some splits (all where none is named), with `ids` only those, in the file's
+    order. Raises DataError."""
     tasks: list[Task] = []
     with reading_rows(path):
         for batch in ParquetBatches(path, TASKS_SCHEMA):
@@ -176,15 +173,14 @@ def trajectory_columns(trajectory: Trajectory) -> dict[str, Any]:
         "token_ids": list(trajectory.token_ids),
         "mask": list(trajectory.mask),
         "logprobs": list(trajectory.logprobs),
-        "scores": sorted(trajectory.scores.items()),
+        "scores": sorted(trajectory.scores.items()),  # pairs: what Arrow makes of a map
         "turns": [_turn_columns(turn) for turn in trajectory.turns],
         "outcome": None if trajectory.outcome is None else outcome_columns(trajectory.outcome),
     }
 
 
 def trajectory_from_columns(columns: Mapping[str, Any]) -> Trajectory:
-    """The inverse of `trajectory_columns`. Raises KeyError, TypeError or ValueError on anything
-    else."""
+    """The inverse of `trajectory_columns`."""
     outcome = columns["outcome"]
     return Trajectory(
         **{name: columns[name] for name in ("task_id", "seed", "policy_version", "reward", "num_forks", "failure")},
@@ -209,7 +205,7 @@ def outcome_columns(outcome: Outcome) -> dict[str, Any]:
 
 
 def outcome_from_columns(columns: Mapping[str, Any]) -> Outcome:
-    """The inverse of `outcome_columns`. Raises KeyError, TypeError or ValueError otherwise."""
+    """The inverse of `outcome_columns`."""
     return Outcome(**{**columns, "scores": dict(columns["scores"]), "turn_scores": tuple(columns["turn_scores"])})
 
 
@@ -248,16 +244,14 @@ def task_from_columns(columns: Mapping[str, Any]) -> Task:
 
 
 def labels_text(labels: Mapping[str, str]) -> str:
-    """Labels as a column holds them: a JSON object in the order in which the world has them."""
+    """A JSON object in the order in which the world has the labels."""
     return json.dumps(dict(labels), ensure_ascii=False, separators=(",", ":"))
 
 
 @functools.lru_cache(maxsize=65536)
 def labels_from_text(text: str) -> Mapping[str, str]:
-    """The inverse of `labels_text`. Raises ValueError on anything else."""
-    labels = json.loads(text)
-    if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
-        raise ValueError(f"labels are an object of texts, not {text[:100]}")
+    """The inverse of `labels_text`."""
+    labels: Mapping[str, str] = json.loads(text)
     return labels
 
 
@@ -275,8 +269,7 @@ def _turn_from_columns(columns: Mapping[str, Any]) -> Turn:
 
 
 def _tables(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Tables of consecutive rows: each ends at a number of rows, or with the row that takes its
-    texts over a size."""
+    """Tables of consecutive rows, bounded by number and by the size of their texts."""
     some: list[dict[str, Any]] = []
     num_chars = 0
     for row in rows:

@@ -12,14 +12,40 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from posttrain.rewards.length_penalty import length_penalty
 from posttrain.rewards.params import RewardParams
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.import_by_name import load_named
 from posttrain.runtime.knobs import nearest
-from posttrain.types import BadNumber, Score, Task, Trajectory, number
+from posttrain.types import BadNumber, Message, Score, Task, Trajectory, number
+from posttrain.worlds.made_calls import agent_messages
 
 ScoreFunction = Callable[[Trajectory, Task], Score]
+
+FREE_TOKENS_PER_MESSAGE = 64  # a call with one sentence of reasoning; twice as many is too long altogether
+BYTES_PER_TOKEN = 4  # of text whose tokens are not known (a text-only policy)
+
+
+def length_penalty(trajectory: Trajectory, task: Task) -> Score:
+    """A score that wants a negative weight: 0.0 up to `free` = 64 tokens for each message that was
+    written, so that it never pays to write less than is needed, then rising linearly to 1.0 at
+    twice that: DAPO's overlong term (arXiv 2503.14476, eq. 13).
+
+    A message with a call and an answer (128 free): 160 tokens cost (160 - 128) / 128 = 0.25.
+    """
+    del task  # the same measure for every task
+    free = FREE_TOKENS_PER_MESSAGE * max(len(agent_messages(trajectory)), 1)
+    written = (
+        sum(trajectory.mask)
+        if trajectory.mask
+        else sum(_num_bytes(message) for _, message in agent_messages(trajectory)) / BYTES_PER_TOKEN
+    )
+    value = min(max(written - free, 0) / free, 1.0)
+    return Score(
+        value,
+        {"tokens_free": float(free), "tokens_written": float(written)},
+        f"{written:.0f} tokens where {free} do." if value else "",
+    )
+
 
 EXTRA_SCORES: dict[str, ScoreFunction] = {"length_penalty": length_penalty}
 
@@ -94,10 +120,9 @@ def _find(name: str, known: Sequence[str]) -> ScoreFunction | None:
     function: ScoreFunction = load_named(name, knob="reward.extra names")
     try:
         inspect.signature(function).bind(None, None)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # ValueError: Python does not know its arguments
         raise ConfigurationError(
-            f"reward.extra names {name!r}, whose signature is {inspect.signature(function)}; "
-            "it must take (trajectory, task) and return a Score"
+            f"reward.extra names {name!r}: {error}; it must take (trajectory, task) and return a Score"
         ) from error
     return function
 
@@ -110,3 +135,8 @@ def _checked(term: Term, score: Score) -> Score:
             f"the score {term.name!r} must return posttrain.types.Score with a value in [0, 1]: {error}"
         ) from None
     return score
+
+
+def _num_bytes(message: Message) -> int:
+    calls = [call.name + call.arguments for call in message.tool_calls]
+    return len("".join([message.content, message.reasoning_content or "", *calls]).encode())

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import Any
 
-from posttrain.data.validation.bounded_schema import is_schema
+from posttrain.data.validation.calls import is_schema
 from posttrain.data.validation.leakage import HELD_OUT_SPLITS
 from posttrain.runtime.limits import reason
 from posttrain.types import SPLITS, Split, Task

@@ -81,18 +81,6 @@ _XLAM_PARAMETERS = {
     "days": {"description": "Days.", "type": "List[int], optional", "default": []},
 }
 _XLAM_TOOLS = [{"name": "quote", "description": "Price.", "parameters": _XLAM_PARAMETERS}]
-_TOOLBENCH = _turns(
-    (
-        "system",
-        f"You are AutoGPT.\nSpecifically, you have access to the following APIs: [{_BARE!r}, "
-        "{'name': 'Finish', 'description': 'Ends.', 'parameters': {'type': 'object', "
-        "'properties': {'final_answer': {'type': 'string'}}, 'required': []}}]",
-    ),
-    ("user", "\nTencent?\nBegin!\n"),
-    ("assistant", '\nThought: HK\nAction: quote\nAction Input: {"code": "00700.HK"}'),
-    ("function", '{"error": "", "response": "380.20"}'),
-    ("assistant", '\nThought: \nAction: Finish\nAction Input: {"final_answer": "380.20"}'),
-)
 _AGENTGYM = [
     {"from": "human", "loss": None, "value": "You are web shopping."},
     {"from": "gpt", "loss": False, "value": "Ok."},
@@ -170,7 +158,6 @@ SAMPLES: dict[str, tuple[str, Record]] = {
             "answers": json.dumps([{"name": "quote", "arguments": _ARGUMENTS}]),
         },
     ),
-    "toolbench": ("toolbench", {"id": "Step 3: Tencent?", "conversations": _TOOLBENCH}),
     "agentgym": ("agentgym", {"item_id": "webshop_0", "conversations": _AGENTGYM}),
     "tau2": (
         "tau2",

@@ -85,19 +85,6 @@ def test_good_rows_go_on_bad_ones_are_kept_apart_and_nothing_is_lost(checkout, v
     assert {path: path.read_bytes() for path in outputs} == before
 
 
-def test_a_parquet_file_cut_off_in_the_middle_is_bad_data(checkout, validate):
-    path = checkout / "data/raw/demonstrations.parquet"
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    ended = validate()
-    assert ended.returncode == 65
-    assert (
-        f"data/raw/demonstrations.parquet has {len(whole) // 2} bytes but is no whole Parquet file, nothing was read"
-        in ended.stderr
-    )
-    assert "Traceback" not in ended.stderr
-
-
 def test_an_empty_file_and_a_file_without_rows_are_bad_data(checkout, validate):
     path = checkout / "data/raw/demonstrations.parquet"
     path.write_bytes(b"")

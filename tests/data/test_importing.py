@@ -1,26 +1,26 @@
 """Each format is read from a small record of its own, and records that are none are quarantined."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from posttrain.data.importing.dev_split import split_off_dev
-from posttrain.data.importing.formats import FORMATS
-from posttrain.data.importing.importer import Imported, import_trajectories, quarantined, refuse_too_many_bad
+from posttrain.data.importing.demonstrations import match_world_tools, split_off_dev
+from posttrain.data.importing.importer import (
+    FORMATS,
+    Imported,
+    import_trajectories,
+    quarantined,
+    refuse_too_many_bad,
+)
 from posttrain.data.importing.tools import infer_tools
-from posttrain.data.importing.world_tools import match_world_tools
 from posttrain.data.params import ImportFormat
 from posttrain.data.schemas import (
     TASKS_SCHEMA,
     TrajectoryRow,
     trajectories_table,
     untrained_messages,
-    write_trajectories,
 )
 from posttrain.data.validation.validate import validate
 from posttrain.runtime.exits import DataError
@@ -111,17 +111,6 @@ def test_anthropics_blocks_become_thoughts_calls_and_results(write):
     ]
 
 
-def test_of_a_preference_the_chosen_side_is_learnt_and_the_prompt_is_not(write):
-    row = only(import_trajectories(write(SAMPLES["trl"][1])))
-    assert [(role, content) for role, content, _, _ in said(row)] == [
-        ("user", "Tencent?"),
-        ("assistant", "Which market?"),
-        ("user", "HK"),
-        ("assistant", "380.20"),
-    ]
-    assert untrained_messages(row.trajectory) == {1}
-
-
 @pytest.mark.parametrize(
     "record",
     [
@@ -152,14 +141,6 @@ def test_hermes_calls_results_and_tools_are_taken_out_of_the_texts(write):
     assert (row.trajectory.messages[0].content, row.tools) == ("You call functions.", (QUOTE,))
 
 
-def test_hermes_calls_may_stand_in_openais_messages(write):
-    roles = {"human": "user", "gpt": "assistant", "tool": "tool", "system": "system"}
-    turns = SAMPLES["hermes"][1]["conversations"]
-    messages = [{"role": roles[turn["from"]], "content": turn["value"]} for turn in turns]
-    row, hermes = (only(import_trajectories(write(one))) for one in ({"messages": messages}, SAMPLES["hermes"][1]))
-    assert (row.trajectory.messages, row.tools) == (hermes.trajectory.messages, hermes.tools)
-
-
 def test_a_record_that_says_that_no_tools_were_offered_gets_none(write):
     assert only(import_trajectories(write({"messages": MESSAGES[:2] + MESSAGES[4:], "tools": []}))).tools == ()
     assert only(import_trajectories(write({**SAMPLES["sharegpt"][1], "tools": "[]"}))).tools == ()
@@ -176,17 +157,6 @@ def test_xlams_table_of_arguments_becomes_a_schema_and_its_calls_end_the_episode
         "required": ["code"],
     }
     assert (row.trajectory.task_id, row.trajectory.stop_reason) == ("xlam-0", StopReason.WORLD_OVER)
-
-
-def test_a_step_of_toolbench_teaches_its_last_call(write):
-    row = only(import_trajectories(write(SAMPLES["toolbench"][1])))
-    assert [call for _, _, calls, _ in said(row) for call in calls] == [
-        ("call_0", "quote", '{"code": "00700.HK"}'),
-        ("call_1", "Finish", '{"final_answer": "380.20"}'),
-    ]
-    assert (untrained_messages(row.trajectory), row.trajectory.stop_reason) == ({2}, StopReason.STOP_TOOL)
-    assert [tool["function"]["name"] for tool in row.tools] == ["quote", "Finish"]
-    assert row.trajectory.messages[0].content == "You are AutoGPT."
 
 
 def test_agentgyms_instruction_is_the_system_text_and_its_agreement_is_left_out(write):
@@ -249,21 +219,6 @@ def test_episodes_with_one_opening_are_plays_of_one_task(write):
     assert (third.labels["kind"], third.labels["language"]) == ("timing_decision", "zh")
 
 
-def test_a_parquet_file_reads_as_its_jsonl_does(write, tmp_path):
-    messages = [{"role": "user", "content": "Tencent?"}, *MESSAGES[2:]]
-    pq.write_table(pa.Table.from_pylist([{"messages": messages, "reward": 1.0}]), tmp_path / "rows.parquet")
-    read = import_trajectories(tmp_path / "rows.parquet")
-    assert read == import_trajectories(write({"messages": messages, "reward": 1.0}))
-
-
-def test_what_the_pipeline_wrote_comes_back_as_it_was(write, tmp_path):
-    row = only(import_trajectories(write({**OPENAI, "reward": None})))
-    played, labels = replace(row.trajectory, task_id="t1", seed=4), {**row.labels, "market": "hk"}
-    named = replace(row, labels=labels, entities=("c9",), template="price", trajectory=played)
-    write_trajectories(tmp_path / "rows.parquet", [named])
-    assert only(import_trajectories(tmp_path / "rows.parquet")) == named
-
-
 def test_tools_that_were_not_recorded_are_inferred_from_all_calls_of_the_file():
     def called(arguments: str) -> list[Message]:
         return [Message("assistant", tool_calls=(ToolCall("1", "f", arguments),))]
@@ -289,10 +244,8 @@ def _messages(**agent: Any) -> dict[str, Any]:
         ({"chat": []}, "it has no 'messages'"),
         ({"messages": []}, "messages is no list, or an empty one"),
         ({"messages": [{"role": "robot", "content": ""}]}, "role 'robot' is none of"),
-        ({"messages": [{"role": ["user"], "content": ""}]}, "is none of"),
         ({"messages": ["user: hello"]}, "a message is str, not an object"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "only text can be trained on"),
-        ({"messages": [{"role": "user", "content": 7}]}, "content is int"),
         (_messages(tool_calls=[{"id": "1", "function": {"name": 5, "arguments": "{}"}}]), "no name as text"),
         (
             _messages(tool_calls=[{"id": "1", "function": {"name": "f", "arguments": [1]}}]),
@@ -308,12 +261,8 @@ def _messages(**agent: Any) -> dict[str, Any]:
         ({**OPENAI, "success": "yes"}, "neither true nor false"),
         ({**OPENAI, "split": "train"}, "split is 'train', none of sft"),
         ({**OPENAI, "seed": -1}, "seed is '-1', not a whole number"),
-        ({**OPENAI, "seed": True}, "seed is 'True'"),
         ({**OPENAI, "task_id": {"a": 1}}, "not a line of text"),
-        ({**OPENAI, "task_id": "a\nb"}, "not a line of text"),
-        ({**OPENAI, "kind": 2.5}, "kind is '2.5'"),
         ({**OPENAI, "difficulty": "hard"}, "difficulty is 'hard'"),
-        ({**OPENAI, "difficulty": -2}, "difficulty is '-2'"),
         ({**OPENAI, "labels": ["a"]}, "labels are no object"),
         ({**OPENAI, "stop_reason": "bored"}, "stop_reason is 'bored'"),
         ({**OPENAI, "tools": [{"type": "web_search"}]}, "only functions can be offered"),
@@ -354,12 +303,12 @@ def test_a_line_that_is_no_record_goes_aside(tmp_path, line, reason, is_last):
     assert len(imported.rows) == 2
 
 
-def test_an_items_fault_in_an_array_does_not_end_the_import(tmp_path):
+@pytest.mark.parametrize("item", ['{"reward": NaN}', '{"a": 1, "a": 2}', '{"messages": ['])
+def test_an_items_fault_in_an_array_refuses_the_file_and_names_jsonl(tmp_path, item):
     path = tmp_path / "rows.json"
-    good = json.dumps(OPENAI)
-    path.write_text(f'[{good}, {{"reward": NaN}}, {{"a": 1, "a": 2}}, {{"n": {"9" * 5000}}}, {good}]')
-    imported = import_trajectories(path)
-    assert ([bad.number for bad in imported.bad], len(imported.rows)) == ([2, 3, 4], 2)
+    path.write_text(f"[{json.dumps(OPENAI)}, {item}]")
+    with pytest.raises(DataError, match=r"rows\.json is cut off or damaged .* write it as JSONL"):
+        import_trajectories(path)
 
 
 def test_too_many_bad_records_are_refused_in_a_sentence_with_the_first_of_each(write):
@@ -430,12 +379,12 @@ def test_rows_with_tools_that_the_world_lacks_go_aside_or_are_refused_in_a_sente
     search = {"search": tools["search"]}
     with pytest.raises(DataError) as caught:
         match_world_tools(imported, search, world="stocks", max_other_frac=0.1)
-    for part in ("2 of 3 imported rows use quote", "world stocks", "it has search", "max_quarantine_frac of 0.67"):
+    for part in ("2 of 3 imported rows use quote", "world stocks", "it has search"):
         assert part in str(caught.value)
     left = match_world_tools(imported, search, world="stocks", max_other_frac=0.7)
     assert left.rows == imported.rows[2:]
     assert [(one.number, "quote" in one.reason) for one in left.bad][1:] == [(2, True), (3, True)]
-    with pytest.raises(DataError, match=r"3 of 3 imported rows .* these rows come from$"):
+    with pytest.raises(DataError, match="3 of 3 imported rows"):
         match_world_tools(import_trajectories(write(*[OPENAI] * 3)), search, world="stocks", max_other_frac=1.0)
 
 

@@ -4,7 +4,6 @@ says what it did not read: generated ones, and one of each kind that public data
 import gzip
 import json
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 import zstandard
 
 from benchmarks.records import FORMATS, MUTATIONS, TOOLS, trials
-from posttrain.data.importing.formats import FORMATS as READ
+from posttrain.data.importing.importer import FORMATS as READ
 from posttrain.data.importing.importer import Imported, import_trajectories, unread_keys
 from posttrain.data.importing.records import MAX_LINE_BYTES
 from posttrain.data.schemas import (
@@ -22,11 +21,10 @@ from posttrain.data.schemas import (
     TrajectoryRow,
     trajectories_table,
     untrained_messages,
-    write_trajectories,
 )
 from posttrain.data.validation.validate import validate
 from posttrain.runtime.exits import DataError
-from posttrain.types import Message, Outcome, ToolCall, Turn
+from posttrain.types import Message, Outcome
 
 ASKED = {"role": "user", "content": "Is it warm in Oslo?"}
 ANSWERED = {"role": "assistant", "content": "Yes."}
@@ -154,7 +152,8 @@ def test_a_conversation_that_ends_with_the_user_is_no_demonstration_and_may_be_a
     asked_back = {"messages": [ASKED, ANSWERED, {"role": "user", "content": "And Lima?"}]}
     assert "nothing shows what the agent should answer" in reason(read(asked_back))
     assert only(read({**asked_back, "reward": 0.5})).trajectory.messages[-1].role == "user"
-    assert "'response', which is not read" in reason(read({"messages": [ASKED, CALLED, RESULT], "response": "Yes."}))
+    elsewhere = read({"messages": [ASKED, CALLED, RESULT], "response": "Yes."})
+    assert elsewhere.unread == {"response": 1}
 
 
 def test_a_system_text_beside_the_messages_stands_once_or_is_refused(read):
@@ -341,17 +340,6 @@ def test_nulls_mean_the_same_in_jsonl_and_in_parquet(read, tmp_path):
     assert list(imported.unread) == ["calls: nulls in arguments, taken for arguments that were not given"]
 
 
-def test_a_play_of_the_pipelines_own_keeps_its_outcome_and_whose_words_are_whose(read, tmp_path):
-    row = only(read({"messages": [ASKED, ANSWERED, ASKED, ANSWERED], "task_id": "t"}))
-    own = Turn(num_read=3, num_written=2, policy_version=1, message_index=3)
-    tokens = {"token_ids": (1, 2), "mask": (0, 1), "logprobs": (0.0, -1.0)}
-    played = replace(row.trajectory, turns=(own,), outcome=Outcome(True, True), **tokens)
-    write_trajectories(tmp_path / "rows.parquet", [replace(row, trajectory=played)])
-    imported = import_trajectories(tmp_path / "rows.parquet")
-    assert only(imported).trajectory.outcome == Outcome(True, True, reward=1.0)
-    assert (untrained_messages(only(imported).trajectory), imported.unread) == ({1}, {})
-
-
 def test_one_record_never_ends_the_import(read):
     prompt = {"prompt": "Is it warm?"}
     imported = read({**prompt, "completion": "Yes."}, prompt, {**prompt, "completion": "Yes."}, file_format="trl")
@@ -379,18 +367,10 @@ def test_packed_files_are_read_and_cut_off_ones_named(tmp_path, pack):
         import_trajectories(cut)
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("[1]".encode("utf-16"), "UTF-16 text by its first bytes: write it as UTF-8"),
-        ('{"messages": []}'.encode("utf-16-le"), "UTF-16"),
-        (b"PK\x03\x04 more", "a zip archive: unpack it"),
-        (b"ARROW1\x00\x00", "write it as Parquet"),
-    ],
-)
-def test_files_of_other_kinds_are_named_with_what_to_do(tmp_path, content, said):
+@pytest.mark.parametrize("content", ["[1]".encode("utf-16"), '{"messages": []}'.encode("utf-16-le")])
+def test_utf16_is_named_with_the_command_that_converts_it(tmp_path, content):
     (tmp_path / "rows.jsonl").write_bytes(content)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match="UTF-16 text by its first bytes: write it as UTF-8"):
         import_trajectories(tmp_path / "rows.jsonl")
 
 
@@ -399,23 +379,3 @@ def test_a_packed_line_has_the_same_limit(tmp_path):
     path.write_bytes(gzip.compress(b"[" + b" " * (MAX_LINE_BYTES + 2) + b"\n", 1) + gzip.compress(b'{"a": 1}\n'))
     with pytest.raises(DataError):
         import_trajectories(path)
-
-
-def test_one_ui_message_of_several_steps_becomes_a_turn_for_each(read):
-    tool = {"type": "tool-f", "toolCallId": "u1", "state": "output-available", "input": {"a": 1}, "output": {"b": 2}}
-    parts = [{"type": "reasoning", "text": "Hm."}, tool, {"type": "step-start"}, {"type": "text", "text": "Yes."}]
-    row = only(
-        read(
-            {
-                "messages": [
-                    {"role": "user", "parts": [{"type": "text", "text": "?"}]},
-                    {"role": "assistant", "parts": parts},
-                ]
-            }
-        )
-    )
-    assert row.trajectory.messages[1:] == (
-        Message("assistant", "", "Hm.", (ToolCall("u1", "f", '{"a":1}'),)),
-        Message("tool", '{"b": 2}', tool_call_id="u1"),
-        Message("assistant", "Yes."),
-    )

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from posttrain.data.resampling.cells import cell_of, count_cells, opening_text, steps_of
-from posttrain.data.resampling.features import features
+from posttrain.data.resampling.coreset import features
 from posttrain.data.resampling.quality import mistakes
 from posttrain.data.resampling.regenerate import ReplayContext, regenerate
 from posttrain.data.resampling.smote import Point, contamination, plan_points, refuse_contaminated, wanted_sizes

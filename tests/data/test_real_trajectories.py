@@ -3,17 +3,16 @@ them. All counts were looked at in the file."""
 
 from collections import Counter
 
-import pyarrow as pa
 import pytest
 
 from posttrain.data.importing.importer import import_trajectories
 from posttrain.data.resampling.cells import cell_of
-from posttrain.data.resampling.features import features
+from posttrain.data.resampling.coreset import features
 from posttrain.data.resampling.quality import mistakes
 from posttrain.data.resampling.regenerate import ReplayContext, regenerate
 from posttrain.data.resampling.smote import plan_points
 from posttrain.data.schemas import TASKS_SCHEMA, TrajectoryRow, trajectories_table
-from posttrain.data.validation.validate import refuse_too_many, validate
+from posttrain.data.validation.validate import validate
 from posttrain.runtime.exits import DataError
 from posttrain.types import StopReason
 
@@ -41,28 +40,6 @@ def test_the_longest_of_them_are_too_long_and_nothing_else_is_wrong_with_them(ro
         check.rule.name: (check.num_broken, check.num_trajectories) for check in verdict.checked if check.num_broken
     }
     assert broken == {"length_limit": (13, 13)}
-
-
-def test_a_smaller_share_refuses_them_with_the_counts(rows, tau_bench):
-    verdict = validate([trajectories_table(rows)], [TASKS_SCHEMA.empty_table()], max_tokens=8000, source=tau_bench)
-    with pytest.raises(DataError, match=r"13 of 200 demonstrations .* \(6\.5%\) .* By reason: length_limit 13\."):
-        refuse_too_many(verdict, max_quarantine_frac=0.05, source=tau_bench)
-
-
-def test_a_hostile_edit_of_one_real_trajectory_is_found(rows, tau_bench):
-    table = trajectories_table(rows)
-    messages = table["messages"].to_pylist()
-    first_result = next(index for index, message in enumerate(messages[7]) if message["role"] == "tool")
-    del messages[7][first_result]
-    column = pa.array(messages, table.schema.field("messages").type)
-    verdict = validate(
-        [table.set_column(table.schema.get_field_index("messages"), "messages", column)],
-        [TASKS_SCHEMA.empty_table()],
-        max_tokens=20_000,
-        source=tau_bench,
-    )
-    assert {"call_answered", "roles_alternate"} <= {reason.rule for reason in verdict.reasons[7]}
-    assert verdict.counts()["call_answered"] == 1
 
 
 def test_their_visible_mistakes(rows):
@@ -103,9 +80,9 @@ def test_they_are_50_tasks_played_four_times(rows):
     assert {row.labels["language"] for row in rows} == {"en"}
 
 
-def test_a_results_file_cut_off_in_the_middle_says_how_many_were_whole(tau_bench, tmp_path):
+def test_a_results_file_cut_off_in_the_middle_is_refused(tau_bench, tmp_path):
     text = tau_bench.read_text(encoding="utf-8")
     path = tmp_path / "cut.json"
     path.write_text(text[: text.index('"task_id": 1,')], encoding="utf-8")  # within the second record
-    with pytest.raises(DataError, match=r"cut\.json is cut off .* 1 records are whole"):
+    with pytest.raises(DataError, match=r"cut\.json is cut off or damaged .* nothing was read"):
         import_trajectories(path)

@@ -116,12 +116,19 @@ def test_what_breaks_a_rule_is_named_with_its_turns(judged, number):
     assert {reason.rule: reason.turns for reason in judged.reasons[number]} == BROKEN[number][1]
 
 
-def test_a_tool_that_the_user_describes_later_is_offered_from_there_on():
-    """BFCL adds functions so. Before it, and of a name that only stands somewhere, it is not."""
+def test_great_expectations_counts_what_the_reasons_say(judged):
+    """Expectations count rows of a table, reasons name trajectories."""
+    counted = {check.rule.name: check.num_trajectories for check in judged.checked if check.num_broken}
+    assert counted == judged.counts()
+    whole = [check for check in judged.checked if check.rule.table == "trajectories"]
+    assert all(check.num_broken == check.num_trajectories for check in whole)
+
+
+def test_a_tool_that_the_user_describes_later_is_offered():
+    """BFCL adds functions so. A name that only stands somewhere offers none."""
     described = Message("user", '[{"name": "trade", "description": "Buy.", "parameters": {"type": "object"}}] And now?')
     traded = call('{"code":"x"}', "trade")
     assert reasons_of(ASKED, ANSWERED, described, traded, TOLD, ANSWERED) == {}
-    assert reasons_of(ASKED, traded, TOLD, ANSWERED, described, ANSWERED) == {"tool_offered": (0,)}
     assert reasons_of(Message("user", 'call "trade"'), traded, TOLD, ANSWERED) == {"tool_offered": (0,)}
     other = verdict_of(row(ASKED, ANSWERED, described, ANSWERED), row(ASKED, traded, TOLD, ANSWERED))
     assert other.counts() == {"tool_offered": 1}
@@ -197,7 +204,7 @@ def test_the_length_estimate_counts_four_letters_a_han_character_or_a_digit_as_o
     # 腾讯的股价？ 6; quote 2 and {"code":"00700.HK"} 15, which is {":":" 5, code 1, 00700. 6,
     # HK 1, "} 2; {"price":380.2} 12, which is {" 2, price 2, ": 2, 380.2 5, } 1; ANSWER: 380.20 HKD
     # 10, which is ANSWER 2, : 1, 380.20 6, HKD 1. The system message is free.
-    assert flatten(trajectories_table([row(*GOOD)])).trajectories["tokens_estimate"].to_pylist() == [
+    assert flatten(trajectories_table([row(*GOOD)]))["trajectories"]["tokens_estimate"].to_pylist() == [
         6 + 2 + 15 + 12 + 10
     ]
 
@@ -361,12 +368,8 @@ def test_too_many_bad_rows_stop_the_run_with_the_count_of_each_reason():
     refuse_too_many(verdict, max_quarantine_frac=0.75, source=Path("d.parquet"))
     with pytest.raises(DataError) as caught:
         refuse_too_many(verdict, max_quarantine_frac=0.5, source=Path("d.parquet"))
-    assert str(caught.value) == (
-        "3 of 4 demonstrations in d.parquet (75.0%) break a rule, validate_data.max_quarantine_frac accepts 50.0%. "
-        "By reason: arguments_fit 1, arguments_parse 1, call_answered 1. "
-        "What is left would be another data set than the one that was meant: look at quarantine.jsonl, "
-        "then mend the source or raise the share"
-    )
+    for part in ("3 of 4 demonstrations in d.parquet (75.0%)", "arguments_fit 1, arguments_parse 1, call_answered 1"):
+        assert part in str(caught.value)
     assert caught.value.code == 65
 
 

@@ -15,23 +15,6 @@ def openai(played: Trajectory, tools: Schemas) -> dict[str, Any]:
     return {"messages": [message.to_openai() for message in played.messages], "tools": list(tools)}
 
 
-def openai_of_functions(played: Trajectory, tools: Schemas) -> dict[str, Any]:
-    """`function_call` and `functions`, before there were tools: one call a message."""
-    messages: list[dict[str, Any]] = []
-    names: dict[str, str] = {}
-    for message in played.messages:
-        if message.role == "tool":
-            messages.append({"role": "function", "name": names[message.tool_call_id or ""], "content": message.content})
-        elif message.tool_calls:
-            (made,) = message.tool_calls
-            names[made.id] = made.name
-            call = {"name": made.name, "arguments": made.arguments}
-            messages.append({"role": "assistant", "content": message.content or None, "function_call": call})
-        else:
-            messages.append({"role": message.role, "content": message.content})
-    return {"messages": messages, "functions": [tool["function"] for tool in tools]}
-
-
 def anthropic(played: Trajectory, tools: Schemas) -> dict[str, Any]:
     system, rest = _without_system(played)
     messages: list[dict[str, Any]] = []
@@ -62,12 +45,6 @@ def trl(played: Trajectory, tools: Schemas) -> dict[str, Any]:
     return {"prompt": asked, "completion": answered, "tools": json.dumps(list(tools))}
 
 
-def trl_preferences(played: Trajectory, tools: Schemas) -> dict[str, Any]:
-    asked, answered = _at_first_answer(played)
-    refused = [{"role": "assistant", "content": "I would rather not."}]
-    return {"prompt": asked, "chosen": answered, "rejected": refused, "tools": json.dumps(list(tools))}
-
-
 def sharegpt(played: Trajectory, tools: Schemas) -> dict[str, Any]:
     system, rest = _without_system(played)
     turns = []
@@ -79,58 +56,6 @@ def sharegpt(played: Trajectory, tools: Schemas) -> dict[str, Any]:
             role = {"user": "human", "assistant": "gpt", "tool": "observation"}[message.role]
             turns.append({"from": role, "value": message.content})
     return {"conversations": turns, "system": system, "tools": json.dumps([tool["function"] for tool in tools])}
-
-
-def hermes(played: Trajectory, tools: Schemas) -> dict[str, Any]:
-    system, rest = _without_system(played)
-    turns = [{"from": "system", "value": f"{system}\n<tools>{json.dumps(list(tools))}</tools>"}]
-    for message in rest:
-        calls = "".join(
-            f'\n<tool_call>\n{{"name": "{made.name}", "arguments": {made.arguments}}}\n</tool_call>'
-            for made in message.tool_calls
-        )
-        if message.role == "tool":
-            turns.append({"from": "tool", "value": f"<tool_response>\n{message.content}\n</tool_response>"})
-        else:
-            role = {"user": "human", "assistant": "gpt"}[message.role]
-            turns.append({"from": role, "value": f"{message.content}{calls}".strip()})
-    return {"conversations": turns}
-
-
-def xlam(played: Trajectory, tools: Schemas) -> dict[str, Any]:
-    """The first calls alone: there are no results."""
-    calls = next(message.tool_calls for message in played.messages if message.tool_calls)
-    query = next(message.content for message in played.messages if message.role == "user")
-    answers = [{"name": made.name, "arguments": json.loads(made.arguments)} for made in calls]
-    described = [
-        {
-            "name": one["name"],
-            "description": one["description"],
-            "parameters": {
-                name: {"description": "", "type": {"string": "str", "integer": "int"}.get(spec.get("type"), "str")}
-                for name, spec in one["parameters"]["properties"].items()
-            },
-        }
-        for one in (tool["function"] for tool in tools)
-    ]
-    return {"query": query, "answers": json.dumps(answers), "tools": json.dumps(described)}
-
-
-def toolbench(played: Trajectory, tools: Schemas) -> dict[str, Any]:
-    """The last answer is a call of Finish, as there."""
-    system, rest = _without_system(played)
-    finish = {"name": "Finish", "description": "Ends.", "parameters": {"type": "object", "properties": {}}}
-    apis = [*(tool["function"] for tool in tools), finish]
-    turns = [{"from": "system", "value": f"{system}\nSpecifically, you have access to the following APIs: {apis!r}"}]
-    for message in rest:
-        if message.role == "assistant":
-            made = message.tool_calls[0] if message.tool_calls else None
-            name = made.name if made else "Finish"
-            written = made.arguments if made else json.dumps({"final_answer": message.content})
-            turns.append({"from": "assistant", "value": f"\nThought: \nAction: {name}\nAction Input: {written}"})
-        else:
-            turns.append({"from": {"user": "user", "tool": "function"}[message.role], "value": message.content})
-    return {"id": f"Step 1: {played.task_id}", "conversations": turns}
 
 
 def agentgym(played: Trajectory, tools: Schemas) -> dict[str, Any]:

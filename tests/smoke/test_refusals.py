@@ -1,7 +1,6 @@
 """The real `dvc repro` refuses wrong knobs and names in its first stage, with value, reason and
 remedy, and runs no other."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,18 +15,15 @@ SCORE = (
     "from ours.words import count\nfrom posttrain.types import Score\n\ndef brevity(trajectory, "
     "task):\n    return Score(1.0)\n"
 )
-SOURCE = {"type": "import", "format": "openai", "path": "data/imported/ours.jsonl", "stop_tools": [], "dev_frac": 0.0}
 
 
 @pytest.fixture(scope="module")
 def copy(make_copy: Callable[..., Path]) -> Path:
-    """With a score of one's own, which no stage declares, and an import of one row."""
+    """With a score of one's own, which no stage declares."""
     root = make_copy()
     (root / "ours").mkdir()
     (root / "ours/scores.py").write_text(SCORE)
     (root / "ours/words.py").write_text("def count(text): return len(text.split())\n")
-    row = {"messages": [{"role": "user", "content": "Ask"}, {"role": "assistant", "content": "ANSWER: 3"}]}
-    (root / "data/imported/ours.jsonl").write_text(json.dumps(row) + "\n")
     return root
 
 
@@ -102,12 +98,11 @@ def test_every_wrong_name_and_number_is_refused_at_once(refused: Callable[..., s
 
 def test_deps_that_any_stage_lacks_are_refused(copy: Path, refused: Callable[..., str]):
     declare(copy, ("check_params", "sample_preferences", "evaluate"))
-    said = refused({"reward.extra": [{"name": "ours.scores:brevity", "weight": 0.001}], "generate_data.source": SOURCE})
+    said = refused({"reward.extra": [{"name": "ours.scores:brevity", "weight": 0.001}]})
     assert (
         "reward.extra: ours.scores:brevity leads to ours/scores.py, ours/words.py, "
         "which are not among the deps of train_policy in dvc.yaml" in said
     )
-    assert "generate_data.source.path = 'data/imported/ours.jsonl': the file has 1 rows" in said
 
 
 def test_a_name_that_leads_somewhere_passes_and_its_code_is_looked_at_again_when_edited(

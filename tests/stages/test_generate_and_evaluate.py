@@ -85,54 +85,11 @@ def imported(path: Path | str, **changes: Any) -> dict[str, Any]:
     return {"type": "import", "path": str(path), "stop_tools": [], "dev_frac": 0.0, **changes}
 
 
-def test_a_teams_own_trajectories_take_the_demonstrations_place(stage):
-    make, settings = stage
-    generate_data(make())
-    own = [
-        {
-            "messages": [message.to_openai() for message in row.trajectory.messages],
-            "tools": row.tools,
-            "task_id": row.trajectory.task_id,
-        }
-        for row in read_trajectories(DEMONSTRATIONS)
-    ]
-    lines = [json.dumps(record) for record in [*own, {"messages": []}]]
-    Path("mine.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    generate_data(make(generate_data={**settings, "source": imported("mine.jsonl", dev_frac=0.2)}))
-    splits = Counter(row.split for row in read_trajectories(DEMONSTRATIONS))
-    assert splits["sft"] + splits["dev"] == 60
-    assert 4 <= splits["dev"] <= 20
-    (bad,) = read_jsonl(Path("data/raw/quarantine.jsonl"))
-    assert (bad["number"], bad["reason"]) == (61, "messages is no list, or an empty one")
-    assert len(read_tasks(TASKS, "test")) == 12
-
-
 def test_trajectories_of_another_world_are_refused_with_their_tools(stage, shared_data):
     make, settings = stage
     source = imported(shared_data / "tau_bench/gpt-4o-airline.json")
     with pytest.raises(DataError, match=r"182 of 200 imported rows use .*, which the world toy has not"):
         generate_data(make(generate_data={**settings, "source": source}))
-    assert not DEMONSTRATIONS.exists()
-
-
-def test_an_import_that_is_cut_off_writes_nothing(stage, tmp_path):
-    make, settings = stage
-    (tmp_path / "mine.jsonl").write_text('{"messages": [{"role": "us', encoding="utf-8")
-    with pytest.raises(DataError, match=r"mine\.jsonl: none of its first 1 records can be read"):
-        generate_data(
-            make(
-                generate_data={
-                    **settings,
-                    "source": {
-                        "type": "import",
-                        "format": "openai",
-                        "path": "mine.jsonl",
-                        "stop_tools": [],
-                        "dev_frac": 0.0,
-                    },
-                }
-            )
-        )
     assert not DEMONSTRATIONS.exists()
 
 

@@ -14,7 +14,7 @@ import yaml
 
 from posttrain.config.params import parse_params
 from posttrain.data.files import ParquetBatches, read_jsonl
-from posttrain.data.resampling import selected
+from posttrain.data.resampling import coreset
 from posttrain.data.schemas import read_trajectories, write_trajectories
 from posttrain.provenance.runner import StageRun
 from posttrain.rollout import demonstrations
@@ -108,7 +108,7 @@ def test_resampling_in_batches_of_7_keeps_and_keeps_back_the_rows_that_it_does_a
     for num_rows in (1000, 7):
         some = functools.partial(ParquetBatches, max_rows=num_rows)
         monkeypatch.setattr(resampling, "ParquetBatches", some)
-        monkeypatch.setattr(selected, "ParquetBatches", some)
+        monkeypatch.setattr(coreset, "ParquetBatches", some)
         resample_data(make("resample_data"))
         written.append(read_trajectories(Path("data/resampled/demonstrations.parquet")))
     assert written[0] == written[1]

@@ -85,11 +85,11 @@ def pair_results(messages: Sequence[Message], tool_names: Sequence[str] = ()) ->
 
 
 def _unused_ids(calls: Sequence[ToolCall], used: set[str], given: set[str], numbers: Iterator[int]) -> list[str]:
-    """An id for each call of a turn, which are added to `used`; a made-up one is none of
-    `given`."""
+    """An id for each call of a turn, added to `used`; a made-up one is none of `given`."""
     ids: list[str] = []
     for call in calls:
         own = call.id
+        # calls of one turn may share an id, which validation refuses; an earlier turn's is taken
         while not own or (own in used and own not in ids):
             own = f"{call.id or 'call'}_{next(numbers)}"
             own = "" if own in given else own
@@ -109,6 +109,7 @@ def _answered_calls(calls: Sequence[ToolCall], results: Sequence[tuple[str | Non
             found[result] = which
             del waiting[which]
 
+    # ids first, then names, then the order: a weaker hint must not take a call from a stronger one
     for at, (call_id, _) in enumerate(results):
         if call_id:
             answer(at, next((which for which, call in waiting.items() if call.id == call_id), None))

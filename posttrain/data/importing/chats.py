@@ -1,6 +1,7 @@
 """Reads chats and preferences: OpenAI's `messages` with `tools` or the older `functions`,
 Anthropic's, whose system text stands beside the messages, ShareGPT's `conversations` of `from` and
-`value`, TRL's prompt and completion, and preferences of TRL and OpenAI.
+`value`, TRL's prompt and completion, preferences of TRL and OpenAI, and the research sets of xLAM
+(APIGen) and AgentGym.
 
 The chosen side of a preference is imported. A chat may be a preference too: `chosen` and `rejected`
 stand beside its messages. Messages before the chosen side are not trained on, as in TRL.
@@ -9,7 +10,7 @@ stand beside its messages. Messages before the chosen side are not trained on, a
 from collections.abc import Mapping
 from typing import Any
 
-from posttrain.data.importing.fields import SPELLINGS, Fields, from_json
+from posttrain.data.importing.fields import SPELLINGS, Fields, from_json, listed
 from posttrain.data.importing.messages import role_of
 
 
@@ -51,9 +52,32 @@ def read_preference(fields: Fields) -> Mapping[str, Any]:
     return {"messages": _appended(before, _messages(completion, "assistant")), **tools}
 
 
+def read_xlam(fields: Fields) -> Mapping[str, Any]:
+    """A `query`, the calls that answer it, and tools, each possibly as JSON text. There are no
+    results: the episode is over with the calls. Raises ValueError where there are no calls."""
+    query, calls, own_id = fields.raw("query"), from_json(fields.raw("answers"), "answers"), fields.raw("id")
+    if not isinstance(query, str) or not isinstance(calls, list) or not calls:
+        raise ValueError("its answers are no list with calls, or its query is not text")
+    asked = {"role": "user", "content": query}
+    return {
+        "task_id": None if own_id is None else f"xlam-{own_id}",
+        "messages": [asked, {"role": "assistant", "content": "", "tool_calls": calls}],
+        "stop_reason": "world_over",
+    }
+
+
+def read_agentgym(fields: Fields) -> Mapping[str, Any]:
+    """Turns with `loss` flags. The first turn instructs and becomes the system text; the second
+    only agrees, without a loss, and is left out; the task is the third. Actions stay text, as the
+    environments read them. Raises ValueError where there are no turns."""
+    turns = listed(fields.raw("conversations"), "conversations")
+    if [role_of(turn) for turn in turns[:3]] == ["user", "assistant", "user"] and turns[1].get("loss") is False:
+        turns = [{"role": "system", "content": turns[0]["value"]}, *turns[2:]]
+    return {"task_id": fields.raw("item_id"), "messages": turns, "tools": fields.take("tools") or []}
+
+
 def _with_chosen(messages: Any, fields: Fields) -> Any:
-    """The messages followed by the chosen side of the record, where it has one. Raises ValueError
-    where they already end with another answer."""
+    """The messages and the chosen side. Raises ValueError where they end with another answer."""
     chosen, rejected = fields.take("chosen"), fields.take("rejected")
     if chosen is None:
         if fields.has("rejected") and isinstance(messages, list) and messages[-1:] == _messages(rejected, "assistant"):

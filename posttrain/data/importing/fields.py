@@ -98,16 +98,14 @@ class Fields:
         return next((key for key in keys if self.content.get(key) is not None), keys[0])
 
     def take(self, meaning: str) -> Any:
-        """The value, None where there is none. Raises ValueError where two spellings of one meaning
-        have values that differ."""
+        """The value, or None. Raises ValueError where two spellings have values that differ."""
         keys = [key for key in self._spellings(meaning) if self.content.get(key) is not None]
         self._taken.update(self._spellings(meaning))
         filled = [key for key in keys if self.content[key] not in ("", [])] or keys[:1]
         for other in filled[1:]:
             if _plain(self.content[filled[0]]) != _plain(self.content[other]):
                 raise ValueError(f"{self._owner} has {filled[0]} and {other}, which mean the same and differ")
-        rich = (key for key in filled if isinstance(self.content[key], list))  # parts say more than their text
-        return self.content[next(rich, filled[0])] if filled else None
+        return self.content[filled[0]] if filled else None
 
     def raw(self, *keys: str) -> Any:
         """The value of the first of these keys that has one, whatever others mean the same."""
@@ -120,8 +118,7 @@ class Fields:
         return [key for key, value in self.content.items() if key not in known and not is_empty(value)]
 
     def close(self) -> None:
-        """Notes the keys that were not read. Raises ValueError where one would change what the
-        record means."""
+        """Notes the unread keys. Raises ValueError where one would change the record's meaning."""
         for key in self.left():
             value = self.content[key]
             if _MEANINGFUL[self._level].fullmatch(key) and not (value == 1 and re.fullmatch(_MASKS, key)):
@@ -151,14 +148,8 @@ def without_nulls(value: Any) -> Any:
     return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
-def has_type(value: Any, *types: str) -> bool:
-    """True if a value is an object of one of these types."""
-    return isinstance(value, Mapping) and value.get("type") in types
-
-
 def from_json(content: Any, what: str) -> Any:
-    """`content`, decoded where it is JSON text: tables of text hold lists so. Raises ValueError
-    that names it."""
+    """`content`, decoded where it is JSON text, as tables of text hold lists. Raises ValueError."""
     if not isinstance(content, str):
         return content
     try:
@@ -195,17 +186,11 @@ def refuse_lone_surrogates(text: str) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """A form in which JSON text equals its value, and a list of text parts their text."""
+    """A form in which the JSON text of an object or list equals its value."""
     if isinstance(value, str):
         try:
             decoded = json.loads(value)
         except (ValueError, RecursionError):
             return value
         return without_nulls(decoded) if isinstance(decoded, (dict, list)) else value
-    if isinstance(value, list) and (texts := [part["text"] for part in value if _is_text(part)]):
-        return "".join(texts)
     return without_nulls(value)
-
-
-def _is_text(part: Any) -> bool:
-    return isinstance(part, Mapping) and part.get("type") in (None, "text") and isinstance(part.get("text"), str)

@@ -1,16 +1,17 @@
 """Imports a file of trajectories as rows: detects its format, quarantines bad records, and infers
-tool schemas where none were recorded."""
+tool schemas where none were recorded. `FORMATS` stand in the order in which a record is tried."""
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from posttrain.data.files import first_line
+from posttrain.data.importing import benchmark_results as bench
+from posttrain.data.importing import chats
 from posttrain.data.importing.fields import Fields
-from posttrain.data.importing.formats import FORMATS, Format, detect_format, format_of
 from posttrain.data.importing.records import BadRecord, read_records
 from posttrain.data.importing.rows import UNKNOWN_TOOLS, row_of
 from posttrain.data.importing.tools import infer_tools
@@ -18,6 +19,37 @@ from posttrain.data.schemas import TrajectoryRow
 from posttrain.runtime.exits import DataError
 
 NUM_PROBED = 100  # first records of a file, by which its format is detected
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """`matches` recognises a record by its keys, `read` gives what `rows.row_of` takes, `keys`
+    describes such a record in errors, and calls of `stop_tools` end its episodes."""
+
+    name: str
+    keys: str
+    matches: Callable[[Mapping[str, Any]], bool]
+    read: Callable[[Fields], Mapping[str, Any]]
+    stop_tools: tuple[str, ...] = ()
+
+
+def _has(*keys: str) -> Callable[[Mapping[str, Any]], bool]:
+    return lambda record: all(key in record for key in keys)
+
+
+FORMATS: Mapping[str, Format] = {
+    one.name: one
+    for one in (
+        Format("tau_bench", "traj, reward, trial", _has("traj"), bench.read_tau_bench, bench.TAU_STOP_TOOLS),
+        Format("tau2", "simulations with reward_info", bench.is_tau2, bench.read_tau2, bench.TAU_STOP_TOOLS),
+        Format("xlam", "query, answers, tools", _has("query", "answers"), chats.read_xlam),
+        Format("agentgym", "item_id, conversations with loss", _has("item_id", "conversations"), chats.read_agentgym),
+        Format("sharegpt", "conversations of from and value", chats.is_sharegpt, chats.read_chat),
+        Format("openai", "messages of role and content", chats.is_chat, chats.read_chat),
+        Format("trl", "prompt and completion, or chosen and rejected", chats.is_preference, chats.read_preference),
+        Format("bfcl", "id, result, inference_log", _has("id", "result"), bench.read_bfcl),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +99,13 @@ def import_trajectories(path: Path, file_format: str | None = None, *, stop_tool
     return Imported(rows, bad, chosen.name, dict(sorted(unread.items())))
 
 
+def format_of(record: Mapping[str, Any]) -> Format | None:
+    """The first format that matches the record."""
+    return next((one for one in FORMATS.values() if one.matches(record)), None)
+
+
 def refuse_too_many_bad(imported: Imported, *, max_quarantine_frac: float, source: Path) -> None:
-    """Raises DataError where a larger share of the records than the accepted one, or all, are
-    bad."""
+    """Raises DataError where more records than the accepted share, or all, are bad."""
     num_bad, num_records = len(imported.bad), len(imported.bad) + len(imported.rows)
     if imported.rows and num_bad <= max_quarantine_frac * num_records:
         return
@@ -84,37 +120,35 @@ def refuse_too_many_bad(imported: Imported, *, max_quarantine_frac: float, sourc
 
 
 def unread_keys(imported: Imported) -> str:
-    """A sentence on the keys that were not read, with the number of records; empty where all
-    were."""
+    """A sentence on the keys that were not read; empty where all were."""
     listed = ", ".join(f"{key} in {count}" for key, count in imported.unread.items())
     return f"keys not read, by the number of records: {listed}" if listed else ""
 
 
 def quarantined(bad: Iterable[BadRecord]) -> Iterator[dict[str, Any]]:
-    """One object per bad record for quarantine.jsonl: its number from 1, the reason, its
-    beginning."""
+    """Lines of quarantine.jsonl: a record's number from 1, the reason, its beginning."""
     for one in bad:
         yield {"number": one.number, "reason": one.reason, "record": one.shown}
 
 
 def _format(path: Path, records: list[dict[str, Any]], named: str | None) -> Format:
-    found = detect_format(records)
+    """The named format, else that of most of the records."""
     if named is not None and named not in FORMATS:
         raise DataError(f"there is no format {named!r} to read {path} in; there are {', '.join(FORMATS)}")
-    if named is None or any(FORMATS[named].matches(record) for record in records):
-        chosen = found if named is None else FORMATS[named]
-    elif found is not None:
+    if named is not None and any(FORMATS[named].matches(record) for record in records):
+        return FORMATS[named]
+    counts = Counter(found.name for record in records if (found := format_of(record)))
+    if not counts:
+        keys = ", ".join(sorted(records[0]))[:200]
+        known = "; ".join(f"{one.name} ({one.keys})" for one in FORMATS.values())
+        raise DataError(f"{path} has records of {keys}, which no known format has; there are {known}")
+    found = FORMATS[max(counts, key=lambda name: counts[name])]
+    if named is not None:
         raise DataError(
             f"{path} looks like {found.name} ({found.keys}), and generate_data.source.format says {named} "
             f"({FORMATS[named].keys}); correct it, or leave it out"
         )
-    else:
-        chosen = None
-    if chosen is None:
-        keys = ", ".join(sorted(records[0]))[:200]
-        known = "; ".join(f"{one.name} ({one.keys})" for one in FORMATS.values())
-        raise DataError(f"{path} has records of {keys}, which no known format has; there are {known}")
-    return chosen
+    return found
 
 
 def _row(

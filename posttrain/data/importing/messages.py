@@ -1,8 +1,8 @@
 """Parses the messages of a record into `types.Message`, for all formats.
 
 Understood are the messages of OpenAI (with the older `function_call` and role `function`),
-Anthropic, ShareGPT, Vercel's AI SDK and OpenTelemetry, by the spellings of `fields.py`, and calls
-that an agent wrote into its text. `weight: 0`, `loss: false` and their like mark messages of the
+Anthropic, ShareGPT and OpenTelemetry, by the spellings of `fields.py`, and calls that an agent
+wrote into its text. `weight: 0`, `loss: false` and their like mark messages of the
 agent that get no loss. A text is empty only where its key says so.
 """
 
@@ -16,7 +16,6 @@ from posttrain.data.importing.calls import optional_text, pair_results, read_cal
 from posttrain.data.importing.fields import (
     Fields,
     from_json,
-    has_type,
     is_empty,
     listed,
     refuse_lone_surrogates,
@@ -42,8 +41,6 @@ _TEXTS = (None, "text", "input_text", "output_text")
 _REASONING = ("thinking", "reasoning", "thought")
 _CALLS = ("tool_use", "tool_call", "tool-call", "function_call", "toolCall")
 _RESULTS = ("tool_result", "tool-result", "tool_call_response", "function_response", "tool_response")
-_UI_RESULTS = ("output", "errorText", "result")  # keys of Vercel's tool parts
-_WITHOUT_TEXT = ("redacted_thinking", "step-start")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +130,7 @@ def _read(message: Any, unread: set[str]) -> Iterator[_Parsed]:
             raise ValueError(f"a {name} holds no call")
         yield _Parsed(Message("assistant", "", fields.take("reasoning"), tuple(calls)), weight != 0)
     elif role == "assistant":
-        yield from _assistant(fields, weight != 0)
+        yield _assistant(fields, weight != 0)
     elif role == "tool":
         yield from _results(fields)
     else:
@@ -148,17 +145,17 @@ def _read(message: Any, unread: set[str]) -> Iterator[_Parsed]:
     fields.close()
 
 
-def _assistant(fields: Fields, is_trained: bool) -> Iterator[_Parsed]:
-    """One message, or several where results stand between the parts of one (Vercel's)."""
+def _assistant(fields: Fields, is_trained: bool) -> _Parsed:
     has_content, content, refusal = fields.has("content"), fields.take("content"), fields.take("refusal")
     if refusal and content:
         raise ValueError("a message has a refusal beside its content, and nobody knows which of them the agent wrote")
-    steps = _steps(content if isinstance(content, list) else [refusal or content or ""], fields.unread)
-    last = steps[-1]
+    found = _parts(refusal or content, fields.unread)
+    if found.results:
+        raise ValueError("a message of the agent holds results of tools: give each a message of its own")
     beside = _read_calls(from_json(fields.take("calls"), "tool_calls"), fields.unread)
-    if last.calls and beside and list(map(_comparable, last.calls)) != list(map(_comparable, beside)):
+    if found.calls and beside and list(map(_comparable, found.calls)) != list(map(_comparable, beside)):
         raise ValueError("a message has calls in its content and others beside it")
-    last.calls = beside or last.calls
+    calls = beside or found.calls
     reasoning = fields.take("reasoning")
     if reasoning:
         fields.raw("reasoning_details")  # repeats it in parts
@@ -166,31 +163,13 @@ def _assistant(fields: Fields, is_trained: bool) -> Iterator[_Parsed]:
         fields.raw("additional_kwargs")  # LangChain's, which repeats the calls as the endpoint gave them
     if not isinstance(reasoning, str | None):
         raise ValueError("its reasoning is not text")
-    if not has_content and not any((refusal, reasoning, last.calls)):
+    if not has_content and not any((refusal, reasoning, calls)):
         keys = ", ".join(fields.content)[:200]
         raise ValueError(f"a message of the agent has neither content nor calls; it has {keys}")
-    for step in steps:
-        text, in_parts = "".join(step.texts), "\n".join(step.reasoning)
-        given = (reasoning if step is steps[0] else None) or in_parts
-        if not given:
-            given, text = split_reasoning(text)
-        yield _Parsed(Message("assistant", text, given or None, tuple(step.calls)), is_trained)
-        yield from step.results
-
-
-def _steps(content: list[Any], unread: set[str]) -> list[_Parts]:
-    """The parts of a message, cut after each group of results."""
-    steps = [_Parts()]
-    for part in content:
-        found = _parts([part], unread)
-        if steps[-1].results and not found.results:
-            steps.append(_Parts())
-        last = steps[-1]
-        last.texts += found.texts
-        last.reasoning += found.reasoning
-        last.calls += found.calls
-        last.results += found.results
-    return steps
+    text, thoughts = "".join(found.texts), reasoning or "\n".join(found.reasoning)
+    if not thoughts:
+        thoughts, text = split_reasoning(text)
+    return _Parsed(Message("assistant", text, thoughts or None, tuple(calls)), is_trained)
 
 
 def _results(fields: Fields) -> Iterator[_Parsed]:
@@ -198,7 +177,8 @@ def _results(fields: Fields) -> Iterator[_Parsed]:
     if not fields.has("result"):
         raise ValueError(f"a result has no content; it has {', '.join(fields.content)[:200]}")
     content = fields.take("result")
-    if isinstance(content, list) and any(has_type(part, *_RESULTS) for part in content):
+    parts = content if isinstance(content, list) else []
+    if any(isinstance(part, Mapping) and part.get("type") in _RESULTS for part in parts):
         found = _parts(content, fields.unread)
         if found.texts or found.reasoning or found.calls:
             raise ValueError("a message of a tool has something else beside its results")
@@ -233,26 +213,14 @@ def _read_part(part: Mapping[str, Any], found: _Parts, unread: set[str]) -> None
     elif kind in _RESULTS:
         found.results += _results(fields)
         fields.close()
-    elif isinstance(kind, str) and (kind.startswith("tool-") or kind == "dynamic-tool"):
-        _read_ui_tool(part.get("toolInvocation", part), kind, found, unread)
     elif kind in _TEXTS or kind in _REASONING:
         text = fields.take("text")
         if not isinstance(text, str):
             raise ValueError(f"a part of its content has no text; it has {', '.join(part)[:200]}")
         (found.reasoning if kind in _REASONING else found.texts).append(text)
         fields.close()
-    elif kind not in _WITHOUT_TEXT:
+    elif kind != "redacted_thinking":
         raise ValueError(f"a part of its content is {str(kind)[:80]!r}; only text can be trained on")
-
-
-def _read_ui_tool(part: Mapping[str, Any], kind: str, found: _Parts, unread: set[str]) -> None:
-    """A call of Vercel's UI messages, with its result once there is one."""
-    given = {key: value for key, value in part.items() if key not in ("type", "state", *_UI_RESULTS)}
-    is_named = kind in ("dynamic-tool", "tool-invocation")
-    call = read_call(given if is_named else {**given, "name": kind.removeprefix("tool-")}, unread)
-    found.calls.append(call)
-    for value in (part[key] for key in _UI_RESULTS if part.get(key) is not None):
-        found.results.append(_Parsed(Message("tool", _result_text(value, unread), tool_call_id=call.id)))
 
 
 def _read_calls(content: Any, unread: set[str]) -> list[ToolCall]:

@@ -1,19 +1,15 @@
 """Reads the records of a file one at a time: JSONL, Parquet, or JSON (an array, one object, or an
-object with a list of simulations), also compressed by gzip, zstd, bzip2 or xz.
+object with a list of simulations), also compressed by gzip or zstd.
 
-A bad record is reported and passed over; only a file that is cut off in the middle of JSON, too
-large to be read whole, or absent is an error. JSON is read strictly: no NaN, and no key twice,
-because nobody can tell which of the two was meant. Keys of a record whose value is null are left
-out.
+A bad line is reported and passed over. JSON that is one value, and Parquet, are read whole or not
+at all. JSON is read strictly: no NaN, and no key twice, because nobody can tell which of the two
+was meant. Keys of a record whose value is null are left out.
 """
 
-import bz2
+import contextlib
 import gzip
 import io
-import itertools
 import json
-import lzma
-import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -30,19 +26,11 @@ from posttrain.runtime.limits import MAX_LINE_BYTES, clip, reason
 MAX_WHOLE_BYTES = 2**30  # of a JSON file, which is read whole; JSONL and Parquet have no bound
 NUM_ROWS, NUM_BYTES = 256, 64 * 2**20  # of Parquet in memory at once, by the mean row of a group
 MAX_SHOWN_CHARS = 2_000  # of a record in quarantine: enough to find it in its file
-_SEPARATOR = re.compile(r"[\s,]*")
 _OPENERS: Mapping[bytes, Callable[[Path], Any]] = {  # by the magic bytes of compressed files
     b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
-    b"\xfd7zXZ": lzma.open,
     b"\x28\xb5\x2f\xfd": lambda path: io.BufferedReader(pa.input_stream(path, compression="zstd")),
 }
-_UTF16 = "UTF-16 text by its first bytes: write it as UTF-8 (`iconv -f UTF-16 -t UTF-8`)"
-_UNSUPPORTED: Mapping[bytes, str] = {
-    **dict.fromkeys((b"\xff\xfe", b"\xfe\xff", b"{\x00", b"[\x00"), _UTF16),
-    b"PK\x03\x04": "a zip archive: unpack it (`unzip`) and name the file within",
-    b"ARROW1": "Arrow's own format: write it as Parquet (`Dataset.to_parquet`)",
-}
+_UTF16 = (b"\xff\xfe", b"\xfe\xff", b"{\x00", b"[\x00")  # a file's first bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +49,7 @@ class BadRecord:
 
 
 def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
-    """Number and content of each record. Raises DataError where the file as a whole cannot be
-    read."""
+    """Number and content of each record. Raises DataError where the file cannot be read."""
     if not path.is_file():
         raise DataError(f"{path} is not a file; check the path (it is relative to where the command runs)")
     try:
@@ -74,7 +61,7 @@ def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]
                 yield number, {key: value for key, value in record.items() if value is not None}
             else:
                 yield number, BadRecord.of(number, f"it is {type(record).__name__}, not an object", record)
-    except (EOFError, zlib.error, lzma.LZMAError) as error:
+    except (EOFError, zlib.error) as error:
         raise DataError(f"{path} is packed and cut off or damaged ({first_line(error)}): fetch it again") from error
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror or first_line(error)})") from error
@@ -83,12 +70,12 @@ def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]
 def _records(path: Path) -> Iterable[Any]:
     with _opened(path) as file:
         head = file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
-    if kind := next((kind for magic, kind in _UNSUPPORTED.items() if head.startswith(magic)), None):
-        raise DataError(f"{path} is {kind}; nothing was read")
+    if head.startswith(_UTF16):
+        raise DataError(f"{path} is UTF-16 text by its first bytes: write it as UTF-8 (`iconv -f UTF-16 -t UTF-8`)")
     if path.suffix == ".parquet" or head.startswith(b"PAR1"):
         return _parquet(path)
     if head.startswith(b"["):
-        return _items(path, _whole_text(path))
+        return cast(list[Any], _whole(path))
     if head.startswith(b"{") and (content := _one_object(path)) is not None:
         return _simulations(content)
     return _lines(path)
@@ -130,7 +117,8 @@ def _lenient(line: bytes) -> str:
     return line.decode("utf-8", "replace")
 
 
-def _whole_text(path: Path) -> str:
+def _whole(path: Path) -> Any:
+    """The value of a file of JSON. Raises DataError where it is too large, cut off or damaged."""
     with _opened(path) as file:
         content = file.read(MAX_WHOLE_BYTES + 1)
     if len(content) > MAX_WHOLE_BYTES:
@@ -139,60 +127,32 @@ def _whole_text(path: Path) -> str:
             "write it as JSONL, an object a line"
         )
     try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text ({error}); nothing was read: export it again") from error
+        return _STRICT.decode(content.decode("utf-8-sig").strip())
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
+        raise DataError(
+            f"{path} is cut off or damaged ({first_line(error)}); nothing was read: fetch or export the file again, or "
+            "write it as JSONL, of which a bad line goes aside alone"
+        ) from error
 
 
 def _one_object(path: Path) -> dict[str, Any] | None:
     """The object where the file is one; None where its first line is one already (JSONL)."""
     with _opened(path) as file:
-        first = _record(file.readline(MAX_LINE_BYTES + 1))
-        if isinstance(first, dict):
+        if isinstance(_record(file.readline(MAX_LINE_BYTES + 1)), dict):
             return None
-    try:
-        content = _STRICT.decode(_whole_text(path).strip())
-    except (ValueError, RecursionError, DataError):
-        return None
-    return content if isinstance(content, dict) else None
+    with contextlib.suppress(DataError):
+        content = _whole(path)
+        return content if isinstance(content, dict) else None
+    return None
 
 
 def _simulations(content: Any) -> Iterable[Any]:
-    """The runs in tau2's object of `simulations`, each with the `info` beside them; else the
-    content."""
+    """The runs in tau2's `simulations`, each with the `info` beside them; else the content."""
     simulations = content.get("simulations") if isinstance(content, dict) else None
     if not isinstance(simulations, list) or not simulations:
         return [content]
     around = {"info": content.get("info"), "tasks": None}
     return ({**around, **run} if isinstance(run, dict) else run for run in simulations)
-
-
-def _items(path: Path, text: str) -> Iterator[Any]:
-    position = text.index("[") + 1
-    for number in itertools.count():
-        gap = _SEPARATOR.match(text, position)
-        position = gap.end() if gap else position
-        if text.startswith("]", position):
-            if text[position + 1 :].strip():
-                _refuse_cut(path, text, position + 1, number, "something stands behind its end")
-            return
-        try:
-            item, position = _STRICT.raw_decode(text, position)
-        except json.JSONDecodeError as error:
-            _refuse_cut(path, text, error.pos, number, error.msg)
-        except RecursionError:
-            _refuse_cut(path, text, position, number, "brackets nested too deep")
-        except ValueError as error:
-            _, end = _LENIENT.raw_decode(text, position)
-            item, position = BadRecord.of(0, first_line(error), text[position : min(end, position + 8192)]), end
-        yield item
-
-
-def _refuse_cut(path: Path, text: str, position: int, num_whole: int, why: str) -> NoReturn:
-    raise DataError(
-        f"{path} is cut off or damaged at character {position} of {len(text)} ({why}); {num_whole} records are whole "
-        "before it: fetch or export the file again"
-    )
 
 
 def _parquet(path: Path) -> Iterator[Any]:
@@ -202,20 +162,12 @@ def _parquet(path: Path) -> Iterator[Any]:
             group = file.metadata.row_group(number)
             fitting = NUM_BYTES * group.num_rows // max(group.total_byte_size, 1)
             for batch in file.iter_batches(max(1, min(NUM_ROWS, fitting)), row_groups=[number]):
-                for index in range(batch.num_rows):
-                    yield _parquet_row(batch.slice(index, 1))
+                batch.validate(full=True)  # checks UTF-8 too, which PyArrow does not by itself
+                yield from batch.to_pylist()
     except (pa.ArrowException, ValueError, MemoryError, OverflowError) as error:
         raise DataError(
             f"{path} ({path.stat().st_size} bytes) is no whole Parquet file ({first_line(error)}): export it again"
         ) from error
-
-
-def _parquet_row(row: pa.RecordBatch) -> Any:
-    try:
-        row.validate(full=True)
-        return row.to_pylist()[0]
-    except (pa.ArrowException, UnicodeDecodeError, ValueError, OverflowError) as error:
-        return BadRecord.of(0, f"its row cannot be read ({first_line(error)})", "")
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -239,4 +191,3 @@ def _text_of(content: object) -> str:
 
 
 _STRICT = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
-_LENIENT = json.JSONDecoder(parse_int=len)  # finds the end of a value that _STRICT refuses

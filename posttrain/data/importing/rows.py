@@ -17,14 +17,12 @@ from posttrain.data.schemas import TrajectoryRow, message_columns
 from posttrain.types import SPLITS, Message, Outcome, StopReason, Trajectory, Turn, number
 
 MAX_ID_CHARS = 512
-MAX_LABELS = 64
 UNKNOWN_TOOLS: tuple[Mapping[str, Any], ...] = ({"type": "unknown"},)  # placeholder until the whole file is read
 _OWN_LABELS = ("kind", "language", "difficulty")  # labels that may be columns of their own
 _COLUMNS = (
     *("system", "tools", "success", "reward", "task_id", "seed", "stop_reason"),
     *("split", "template", "entities", "labels"),
 )
-_ANSWERS = ("response", "responses", "completion", "output", "answer", "final_answer", "target")
 _HAN = re.compile(r"[\u4e00-\u9fff]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -35,24 +33,21 @@ def row_of(read: Mapping[str, Any], fields: Fields, *, stop_tools: Collection[st
     like with what is wrong with it."""
     own = {name: fields.take(name) for name in (*_COLUMNS, *_OWN_LABELS)}
     record = {**own, **read}
-    if fields.has("trajectory_id") and fields.has("turns"):
-        record |= _of_own_table(fields)
     parsed = read_messages(record["messages"], system=record["system"], tools=record["tools"], unread=fields.unread)
     messages = parsed.messages
     outcome = _outcome(record, fields.key("success"))
     if outcome is not None and record["reward"] is not None:
         fields.unread.update(key for key in SCORES if fields.raw(key) is not None)
     fields.close()
-    untrained = parsed.untrained | record.get("untrained", frozenset())
-    _refuse_unanswered(messages, record, fields)
+    _refuse_unanswered(messages, record)
     task_id = "" if record.get("task_id") is None else _label(record["task_id"], "its task_id")
     trajectory = Trajectory(
-        task_id=task_id or _opening_id(messages, untrained),
+        task_id=task_id or _opening_id(messages, parsed.untrained),
         messages=messages,
         stop_reason=_stop_reason(record.get("stop_reason"), messages, stop_tools),
         seed=_seed(record.get("seed")),
         reward=None if outcome is None else outcome.reward,
-        turns=_turns(messages, untrained),
+        turns=_turns(messages, parsed.untrained),
         outcome=outcome,
     )
     return TrajectoryRow(
@@ -71,29 +66,8 @@ def opening_of(messages: Sequence[Message], untrained: Collection[int] = ()) -> 
     return messages[: next(own, len(messages))]
 
 
-def _of_own_table(fields: Fields) -> dict[str, Any]:
-    """The outcome of a row that this pipeline wrote, and the assistant messages of no turn. Its
-    token ids are dropped: they belong to one tokenizer."""
-    outcome, turns = fields.raw("outcome") or {}, fields.raw("turns")
-    for name in ("trajectory_id", "reasoning", "policy_version", "token_ids", "mask", "logprobs", "scores"):
-        fields.raw(name)
-    for name in ("num_forks", "failure"):
-        fields.raw(name)
-    given = {name: outcome[name] for name in ("success", "reward") if outcome.get(name) is not None}
-    own = {turn["message_index"] for turn in turns}
-    messages = from_json(fields.content["messages"], "messages")
-    places = (index for index, one in enumerate(messages) if one["role"] == "assistant")
-    return {**given, "untrained": frozenset(index for index in places if own and index not in own)}
-
-
-def _refuse_unanswered(messages: Sequence[Message], record: Mapping[str, Any], fields: Fields) -> None:
-    """Raises ValueError where a conversation ends with the user and the record does not say that
-    the episode ended so, or where its last answer stands under a key that is not read."""
-    if messages[-1].role != "assistant" and (key := next((key for key in _ANSWERS if key in fields.left()), None)):
-        raise ValueError(
-            f"its last message is no answer of the agent, and it has {key!r}, which is not read: put that into a last "
-            "message, or remove it"
-        )
+def _refuse_unanswered(messages: Sequence[Message], record: Mapping[str, Any]) -> None:
+    """Raises ValueError where the user has the last word and no value says that it ended so."""
     if messages[-1].role in ("user", "system") and record.get("stop_reason") is None and record.get("reward") is None:
         raise ValueError(
             f"its last message is the {messages[-1].role}'s, so nothing shows what the agent should answer: put the "
@@ -129,8 +103,6 @@ def _labels(record: Mapping[str, Any], messages: Sequence[Message]) -> dict[str,
         raise ValueError("its labels are no object of texts")
     columns = {name: record[name] for name in _OWN_LABELS if record.get(name) is not None}
     labels = {**given, **{name: value for name, value in columns.items() if name not in given}}
-    if len(labels) > MAX_LABELS:
-        raise ValueError(f"it has {len(labels)} labels, and {MAX_LABELS} are the most")
     named = {_label(name, "a label's name"): _label(labels[name], f"the label {str(name)[:80]}") for name in labels}
     if not re.fullmatch(r"[0-9]{1,3}", named.get("difficulty", "0")):
         raise ValueError(f"its difficulty is {named['difficulty'][:80]!r}, not a number from 0 to 999")
@@ -169,8 +141,7 @@ def _seed(value: Any) -> int:
 
 
 def _opening_id(messages: Sequence[Message], untrained: Collection[int]) -> str:
-    """16 hex digits of the messages before the agent's first: episodes with one opening are of one
-    task."""
+    """16 hex digits of the messages before the agent's first: one opening, one task."""
     text = json.dumps(message_columns(opening_of(messages, untrained)), ensure_ascii=False, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -9,6 +9,7 @@ used, and its description says that it is inferred.
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,6 @@ from posttrain.runtime.limits import MAX_SCHEMA_CHARS
 from posttrain.types import Message
 from posttrain.worlds.tools import json_object
 
-MAX_TOOLS = 4_096  # of one record
 _NAME = re.compile(r"[^\s<>{}|\"'`\\\x00-\x1f\x7f]{1,128}")  # nothing that a chat template gives a meaning
 _TYPES: Mapping[str, str] = {
     **dict.fromkeys(("str", "string", "text", "char", "date", "datetime", "time", "enum", "url"), "string"),
@@ -49,11 +49,11 @@ def read_tools(content: Any) -> tuple[Mapping[str, Any], ...] | None:
     listed = without_nulls(from_json(content or None, "tools"))
     if listed is None:
         return None
-    if not isinstance(listed, list) or len(listed) > MAX_TOOLS:
-        raise ValueError(f"tools is no list of at most {MAX_TOOLS} schemas")
+    if not isinstance(listed, list):
+        raise ValueError("tools is no list of schemas")
     tools = tuple(_tool(tool) for tool in listed)
     names = [tool["function"]["name"] for tool in tools]
-    if twice := sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []:
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise ValueError(f"it offers {twice[0]!r} twice")
     return tools
 
@@ -135,14 +135,12 @@ def _parameters(given: Any) -> Any:
 
 def json_schema(node: Any) -> Any:
     """A schema with JSON's types for Python's or Java's: `{"type": "List[int]"}` gives an array of
-    integers; an unknown type (`any`) is left out."""
+    integers. An unknown type (`any`) is left out."""
     if isinstance(node, list):
         return [json_schema(inner) for inner in node]
     if not isinstance(node, Mapping):
         return node
-    schema = {
-        key: json_schema(value) if key in ("properties", "items", "anyOf") else value for key, value in node.items()
-    }
+    schema = {key: json_schema(value) if key in ("items", "anyOf") else value for key, value in node.items()}
     if isinstance(node.get("properties"), Mapping):
         schema["properties"] = {name: json_schema(inner) for name, inner in node["properties"].items()}
     if isinstance(schema.get("type"), str):

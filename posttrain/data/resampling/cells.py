@@ -54,7 +54,7 @@ def steps_of(messages: Sequence[Message]) -> tuple[str, ...]:
         steps += [REASON] if message.reasoning_content else []
         for call in message.tool_calls:
             steps.append(call.name)
-            steps += [AGAIN] if _key(call) in seen else []
+            steps += [AGAIN] if _key(call) in seen else []  # equal arguments too: a retry that changes nothing
             steps += [FAILED] if failed(results.get(call.id, "")) else []
             seen.add(_key(call))
         if not message.tool_calls:

@@ -1,16 +1,70 @@
-"""Coreset selection: chooses a share of the demonstrations by one of four strategies.
+"""Coreset selection, and the feature vectors in which it and SMOTE measure distance. What is
+selected of a file is kept as positions and read in batches when needed.
 
-`loss_topk`: the highest loss of the base model. `diversity`: greedy k-centre (Gonzalez 1985), whose
-radius is at most twice the best possible. `hybrid`: half by loss, then centres that cover what
-those left uncovered. `random`: the baseline.
+Four strategies choose a share of the demonstrations. `loss_topk`: the highest loss of the base
+model. `diversity`: greedy k-centre (Gonzalez 1985), whose radius is at most twice the best
+possible. `hybrid`: half by loss, then centres that cover what those left uncovered. `random`: the
+baseline.
+
+A vector is the TF-IDF of the question and of the steps, then a truncated SVD. Questions are
+character n-grams, because Chinese has no spaces to split at; digits become one letter, and names
+are too many to weigh, so that phrasing counts. Steps are n-grams of tool names and tags. The cell
+is no feature: whether cells lie apart is what the contamination rate measures.
 """
 
+import itertools
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
+from scipy.sparse import hstack
+from sklearn.decomposition import TruncatedSVD
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.preprocessing import normalize
+from threadpoolctl import threadpool_limits
+
+from posttrain.data.files import ParquetBatches, rows_at
+from posttrain.data.resampling.cells import opening_text, steps_of
+from posttrain.data.schemas import TRAJECTORIES_SCHEMA, TrajectoryRow, messages_from_columns, rows_from_table
+from posttrain.types import Message
 
 Strategy = Literal["loss_topk", "diversity", "hybrid", "random"]
+NUM_COMPONENTS = 32
+MAX_NGRAMS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The rows of a file of TRAJECTORIES_SCHEMA at `positions_N`, ascending. Iteration gives their
+    conversations. Reading raises DataError where the file is damaged."""
+
+    path: Path
+    positions_N: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.positions_N)
+
+    def __iter__(self) -> Iterator[Sequence[Message]]:
+        for table in rows_at(ParquetBatches(self.path, TRAJECTORIES_SCHEMA, ("messages",)), self.positions_N):
+            yield from map(messages_from_columns, table["messages"].to_pylist())
+
+    def tables(self) -> Iterator[pa.Table]:
+        """The rows with all columns, in batches."""
+        return rows_at(ParquetBatches(self.path, TRAJECTORIES_SCHEMA), self.positions_N)
+
+    def at(self, places_M: NDArray[np.int64]) -> "Selected":
+        """The subset at `places_M` (ascending) of this subset."""
+        return Selected(self.path, self.positions_N[places_M])
+
+    def rows(self) -> list[TrajectoryRow]:
+        """All rows, in memory: for small subsets."""
+        return [row for table in self.tables() for row in rows_from_table(table)]
 
 
 def num_kept(num_rows: int, keep_frac: float) -> int:
@@ -33,6 +87,29 @@ def choose_coreset(
         case "hybrid":
             chosen = _farthest_first(features_N_D, _hardest(losses_N, keep // 2), keep)
     return np.sort(chosen)
+
+
+def features(conversations: Iterable[Sequence[Message]], *, seed: int) -> NDArray[np.float64]:
+    """Unit vectors, shape (N, D) with D at most 32, so squared distance is 2 − 2 cos; deterministic
+    in (conversations, seed). Of a conversation only its question and its steps are held."""
+    asked: list[str] = []
+    done: list[tuple[str, ...]] = []
+    for messages in conversations:
+        asked.append(_plain(opening_text(messages)) or "∅")
+        done.append(steps_of(messages) or ("∅",))
+    num_rows = len(asked)
+    texts = TfidfVectorizer(
+        analyzer="char", ngram_range=(1, 3), min_df=min(2, num_rows), max_features=MAX_NGRAMS, sublinear_tf=True
+    )
+    steps = TfidfVectorizer(analyzer=_step_ngrams, sublinear_tf=True)
+    both = hstack([texts.fit_transform(asked), steps.fit_transform(done)]).tocsr()
+    num_components = min(NUM_COMPONENTS, both.shape[1] - 1, num_rows - 1)
+    if num_components < 1:  # a single row, or a single n-gram: nothing tells rows apart
+        return np.ones((num_rows, 1))
+    svd = TruncatedSVD(num_components, algorithm="randomized", n_iter=5, random_state=seed)
+    with threadpool_limits(1):  # BLAS rounds the factors by its number of threads, and the coreset follows
+        points_N_D: NDArray[np.float64] = normalize(svd.fit_transform(both))
+    return points_N_D
 
 
 def _hardest(losses_N: NDArray[np.float64], count: int) -> NDArray[np.int64]:
@@ -62,3 +139,15 @@ def _farthest_first(features_N_D: NDArray[np.float64], given: NDArray[np.int64],
         np.minimum(nearest_N, distances(features_N_D[index]), out=nearest_N)
         nearest_N[index] = -np.inf
     return np.array(chosen[:count], np.int64)
+
+
+def _plain(text: str) -> str:
+    """Text with full-width forms folded, in lower case, digits as 0, one blank for white space:
+    `腾讯 ０７００` and `腾讯 9988` become equal."""
+    return re.sub(r"\s+", " ", re.sub(r"\d", "0", unicodedata.normalize("NFKC", text).lower())).strip()
+
+
+def _step_ngrams(steps: Sequence[str]) -> list[str]:
+    """Unigrams and bigrams with marked ends: ("a", "b") gives a, b, ^ a, a b, b $."""
+    ends = ["^", *steps, "$"]
+    return [*steps, *(f"{first} {second}" for first, second in itertools.pairwise(ends))]

@@ -111,6 +111,7 @@ def _repeats(messages: Sequence[Message], read_only: Collection[str]) -> bool:
             key, result = (call.name, call.arguments), results.get(call.id)
             if key in seen and seen[key] == result:
                 return True
+            # after a tool that may change something, the same read may rightly be made again
             seen = {**(seen if call.name in read_only else {}), key: result}
     return False
 

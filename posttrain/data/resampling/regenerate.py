@@ -9,7 +9,7 @@ again (an imported one, or steps that do not come back) is duplicated instead, a
 import random
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from posttrain.data.resampling.cells import opening_text, steps_of
 from posttrain.data.resampling.smote import Point
@@ -43,82 +43,49 @@ class NewRows:
     is_new: list[bool]
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """A task to try for the point at `index`, whose episode must take the steps of the row at
-    `source`."""
-
-    index: int
-    source: int
-    task: Task
-    expert_seed: int
-
-
-@dataclass(slots=True)
-class _Progress:
-    """Questions asked by real and new rows; the task being tried and the row found, by point."""
-
-    texts: set[str]
-    tasks: dict[int, Task] = field(default_factory=dict)
-    found: dict[int, TrajectoryRow] = field(default_factory=dict)
-
-
 def regenerate(points: Sequence[Point], context: ReplayContext, *, seed: int) -> NewRows:
     """A row for every point, in their order; each new one asks a new question. Raises RuntimeError
     where the world made a task that shares something with a held-out one: our bug."""
     rows = context.rows
     steps = [steps_of(row.trajectory.messages) for row in rows]
-    progress = _Progress({*context.asked, *(opening_text(row.trajectory.messages) for row in rows)})
-    refuse_leaks = _leak_check(context.held_out)
+    texts = {*context.asked, *(opening_text(row.trajectory.messages) for row in rows)}
+    tried: dict[int, Task] = {}  # by point: plays of one task are tried before the next is made
+    found: dict[int, TrajectoryRow] = {}
+    held_out_texts = {opening_text(task.messages) for task in context.held_out}
+    held_out_entities = {entity for task in context.held_out for entity in task.entities}
     for attempt in range(ROUNDS_PER_SEED * max((len(point.seeds) for point in points), default=0)):
-        drafts = _drafts(points, context, progress, attempt=attempt, seed=seed)
-        refuse_leaks([draft.task for draft in drafts])
-        played = context.replay([one.task for one in drafts], [one.expert_seed for one in drafts]) if drafts else []
-        for draft, trajectory in zip(drafts, played, strict=True):
-            text = opening_text(draft.task.messages)
-            if steps_of(trajectory.messages) == steps[draft.source] and text not in progress.texts:
-                progress.texts.add(text)
-                progress.found[draft.index] = trajectory_row(trajectory, draft.task, context.domain.tools)
-    made = [progress.found.get(index, rows[point.seeds[0]]) for index, point in enumerate(points)]
-    return NewRows(made, [index in progress.found for index in range(len(points))])
+        which, again = divmod(attempt, ROUNDS_PER_SEED)
+        drafts: list[tuple[int, Task, int]] = []  # point, task, seed of the expert
+        for index, point in enumerate(points):
+            if index in found or which >= len(point.seeds):
+                continue
+            source = rows[point.seeds[which]].trajectory
+            if (task := context.tasks.get(source.task_id)) is None:
+                continue
+            draw = random.Random(f"{seed} {index} {attempt}")
+            if again % PLAYS_PER_TASK == 0 or index not in tried:
+                tried[index] = context.domain.regenerate(task, seed=draw.getrandbits(31))
+            if opening_text(tried[index].messages) in texts:
+                del tried[index]
+                continue
+            # a source's first attempt has its expert's seed: most likely to take the same steps
+            drafts.append((index, tried[index], draw.getrandbits(31) if again else source.seed))
+        for _, task, _ in drafts:
+            _refuse_leak(task, held_out_texts, held_out_entities)
+        played = context.replay([task for _, task, _ in drafts], [own for _, _, own in drafts]) if drafts else []
+        for (index, task, _), trajectory in zip(drafts, played, strict=True):
+            text = opening_text(task.messages)
+            if steps_of(trajectory.messages) == steps[points[index].seeds[which]] and text not in texts:
+                texts.add(text)
+                found[index] = trajectory_row(trajectory, task, context.domain.tools)
+    made = [found.get(index, rows[point.seeds[0]]) for index, point in enumerate(points)]
+    return NewRows(made, [index in found for index in range(len(points))])
 
 
-def _drafts(
-    points: Sequence[Point], context: ReplayContext, progress: _Progress, *, attempt: int, seed: int
-) -> list[_Draft]:
-    """A draft for every point without a row. A source's first attempt has the expert's seed of the
-    source, later ones another."""
-    drafts = []
-    which, again = divmod(attempt, ROUNDS_PER_SEED)
-    for index, point in enumerate(points):
-        if index in progress.found or which >= len(point.seeds):
-            continue
-        source = context.rows[point.seeds[which]].trajectory
-        task = context.tasks.get(source.task_id)
-        if task is None:
-            continue
-        draw = random.Random(f"{seed} {index} {attempt}")
-        if again % PLAYS_PER_TASK == 0 or index not in progress.tasks:
-            progress.tasks[index] = context.domain.regenerate(task, seed=draw.getrandbits(31))
-        new = progress.tasks[index]
-        if opening_text(new.messages) in progress.texts:
-            del progress.tasks[index]
-            continue
-        drafts.append(_Draft(index, point.seeds[which], new, draw.getrandbits(31) if again else source.seed))
-    return drafts
-
-
-def _leak_check(held_out: Sequence[Task]) -> Callable[[Sequence[Task]], None]:
-    texts = {opening_text(task.messages) for task in held_out}
-    entities = {entity for task in held_out for entity in task.entities}
-
-    def refuse_leaks(tasks: Sequence[Task]) -> None:
-        for task in tasks:
-            shared = sorted(entities & set(task.entities))
-            if task.split != "sft" or shared or opening_text(task.messages) in texts:
-                raise RuntimeError(
-                    f"the world realised task {task.task_id} of split {task.split} for training; "
-                    f"it shares {shared or 'its text'}"
-                )
-
-    return refuse_leaks
+def _refuse_leak(task: Task, held_out_texts: AbstractSet[str], held_out_entities: AbstractSet[str]) -> None:
+    shared = sorted(held_out_entities & set(task.entities))
+    if task.split != "sft" or shared or opening_text(task.messages) in held_out_texts:
+        raise RuntimeError(
+            f"the world realised task {task.task_id} of split {task.split} for training; "
+            f"it shares {shared or 'its text'}"
+        )

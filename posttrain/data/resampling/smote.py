@@ -60,6 +60,7 @@ def plan_points(
     numbers_N = np.fromiter((number_of[cell] for cell in cells), np.int32, len(cells))
     points: list[Point] = []
     by_neighbors: dict[int, dict[int, int]] = {}
+    # one call of SMOTE takes one number of neighbours; a cell of n rows has n - 1 of its own
     for cell, size in growing.items():
         by_neighbors.setdefault(min(num_neighbors, sizes[cell] - 1), {})[number_of[cell]] = size
     for neighbors, group in sorted(by_neighbors.items()):
@@ -67,6 +68,7 @@ def plan_points(
             for number, size in group.items():
                 points += [Point(names[number], (int(np.argmax(numbers_N == number)),))] * (size - 1)
             continue
+        # x + u (x' - x), u uniform in [0, 1), x' one of the nearest of x in its cell (section 4.2)
         sampler = SMOTE(sampling_strategy=group, k_neighbors=neighbors, random_state=seed)
         resampled, numbers = sampler.fit_resample(features_N_D, numbers_N)
         new = slice(len(cells), None)

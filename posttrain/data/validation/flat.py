@@ -7,8 +7,9 @@ wrong, positions cannot. The order of the roles has a place in no table; it is c
 messages, and kept as a column of the trajectory.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -32,23 +33,19 @@ _MAY_FOLLOW = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class FlatTables:
-    """Arrow tables of the values and checks that rules read, with the position of each row: `row`
-    is the trajectory in the batch, `turn` the agent's turn in it, both from 0.
+TableName = Literal["trajectories", "turns", "calls"]
+FlatTables = Mapping[TableName, pa.Table]
+
+
+def flatten(rows: pa.Table) -> FlatTables:
+    """Tables of the values and checks that rules read, of a batch of TRAJECTORIES_SCHEMA, with the
+    position of each row: `row` is the trajectory in the batch, `turn` the agent's turn in it, both
+    from 0.
 
     trajectories: row, split, stop_reason, tokens_estimate, roles_alternate. turns: row, turn,
     says_something, results_are_asked_for. calls: row, turn, name, arguments, is_answered,
     is_id_unique.
     """
-
-    trajectories: pa.Table
-    turns: pa.Table
-    calls: pa.Table
-
-
-def flatten(rows: pa.Table) -> FlatTables:
-    """The flat tables of a batch of TRAJECTORIES_SCHEMA. Raises KeyError where a column lacks."""
     messages = _Messages(rows)
     calls = _calls(messages)
     is_answered, is_id_unique, is_asked_for = _pair(messages, calls)
@@ -65,12 +62,12 @@ def flatten(rows: pa.Table) -> FlatTables:
     }
     turns = {
         "row": turn_rows,
-        "turn": _count_within(turn_rows),
+        "turn": np.arange(len(turn_rows)) - np.searchsorted(turn_rows, turn_rows),
         "says_something": has_text | has_calls,
         "results_are_asked_for": is_asked_for,
     }
     with_checks = with_columns(calls.table, is_answered=is_answered, is_id_unique=is_id_unique)
-    return FlatTables(pa.table(trajectories), pa.table(turns), with_checks)
+    return {"trajectories": pa.table(trajectories), "turns": pa.table(turns), "calls": with_checks}
 
 
 class _Messages:
@@ -187,14 +184,6 @@ def _tokens_estimate(messages: _Messages, calls: _Calls, num_rows: int) -> NDArr
 def _num_tokens(texts: Any) -> NDArray[np.int64]:
     counts: NDArray[np.int64] = pc.count_substring_regex(texts, _TOKEN).to_numpy(zero_copy_only=False)
     return counts.astype(np.int64)
-
-
-def _count_within(groups: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Position within each run of equal values: [5, 5, 8] gives [0, 1, 0]."""
-    starts = np.flatnonzero(np.diff(groups, prepend=-2))
-    lengths = np.diff(starts, append=len(groups))
-    counts: NDArray[np.int64] = np.arange(len(groups)) - np.repeat(starts, lengths)
-    return counts
 
 
 def with_columns(table: pa.Table, **columns: NDArray[np.bool_]) -> pa.Table:

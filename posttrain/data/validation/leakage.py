@@ -37,33 +37,29 @@ class HeldOut:
     entities: Any
 
 
-@dataclass(frozen=True, slots=True)
-class LeakChecks:
-    """One entry per trajectory, shape (N,): True where nothing is shared."""
-
-    is_new_task: NDArray[np.bool_]
-    is_new_text: NDArray[np.bool_]
-    has_new_entities: NDArray[np.bool_]
-
-
 def held_out_of(tasks: Iterable[pa.Table]) -> HeldOut:
     """`tasks` have TASK_COLUMNS; only those of HELD_OUT_SPLITS count."""
     held_out = [batch.filter(pc.is_in(batch["split"], pa.array(HELD_OUT_SPLITS))) for batch in tasks]
     texts = (text for batch in held_out for text in _first_user_texts(batch).to_pylist())
+    ids = {task_id for batch in held_out for task_id in batch["task_id"].to_pylist()}
+    entities = {one for batch in held_out for those in batch["entities"].to_pylist() for one in those or ()}
     return HeldOut(
-        _distinct(batch["task_id"] for batch in held_out),
+        pa.array(ids - {None}, pa.string()),
         NearDuplicates(text for text in texts if text),
-        _distinct(pc.list_flatten(batch["entities"]) for batch in held_out),
+        pa.array(entities - {None}, pa.string()),
     )
 
 
-def check_leaks(rows: pa.Table, held_out: HeldOut) -> LeakChecks:
-    """`rows` have the columns task_id, messages and entities."""
-    is_new_task = ~bool_array(pc.is_in(rows["task_id"], held_out.task_ids))
+def check_leaks(rows: pa.Table, held_out: HeldOut) -> dict[str, NDArray[np.bool_]]:
+    """Columns of the table of trajectories, shape (N,), True where nothing is shared; `rows` have
+    task_id, messages and entities."""
     shared = bool_array(pc.is_in(pc.list_flatten(rows["entities"]), held_out.entities))
     parents = pc.list_parent_indices(rows["entities"]).to_numpy()
-    has_new_entities = np.bincount(parents[shared], minlength=rows.num_rows) == 0
-    return LeakChecks(is_new_task, _has_new_texts(rows, held_out.texts), has_new_entities)
+    return {
+        "is_new_task": ~bool_array(pc.is_in(rows["task_id"], held_out.task_ids)),
+        "is_new_text": _has_new_texts(rows, held_out.texts),
+        "has_new_entities": np.bincount(parents[shared], minlength=rows.num_rows) == 0,
+    }
 
 
 class NearDuplicates:
@@ -108,8 +104,7 @@ def _contains(outer: bytes, inner: bytes) -> bool:
 
 
 def _first_user_texts(rows: pa.Table) -> Any:
-    """The first user message of each row, normalised; null where there is none or nothing is left
-    of it."""
+    """The first user message of each row, normalised; null where nothing is left of it."""
     texts, parents = _user_texts(rows)
     found, first = np.unique(parents, return_index=True)
     position = np.full(rows.num_rows, -1)
@@ -118,8 +113,7 @@ def _first_user_texts(rows: pa.Table) -> Any:
 
 
 def _has_new_texts(rows: pa.Table, held_out: NearDuplicates) -> NDArray[np.bool_]:
-    """Shape (N,). A user's later messages count only where they are long enough to be a
-    question."""
+    """Shape (N,). A user's later messages count where they are long enough to be a question."""
     texts, parents = _user_texts(rows)
     is_first = np.diff(parents, prepend=-1) != 0
     encoded = texts.dictionary_encode()
@@ -142,9 +136,3 @@ def _user_texts(rows: pa.Table) -> tuple[Any, NDArray[np.int64]]:
     texts = structs.field("content").filter(pa.array(is_user))
     plain = pc.replace_substring_regex(pc.utf8_lower(pc.utf8_normalize(texts, form="NFKC")), _IGNORED, "")
     return pc.if_else(pc.equal(plain, ""), None, plain), parents
-
-
-def _distinct(parts: Iterable[Any]) -> Any:
-    """Each value once, without nulls."""
-    chunks = [chunk for part in parts for chunk in (part.chunks if isinstance(part, pa.ChunkedArray) else [part])]
-    return pc.drop_null(pc.unique(pa.chunked_array(chunks, pa.string())))

@@ -60,8 +60,7 @@ def _samples(validation: Validation, batches: Iterable[pa.Table]) -> list[dict[s
 
 
 def transcript(messages: Sequence[dict[str, Any]]) -> str:
-    """The conversation as readable lines without the system message, cut at
-    MAX_TRANSCRIPT_CHARS."""
+    """Readable lines without the system message, cut at MAX_TRANSCRIPT_CHARS."""
     lines = []
     for message in map(Message.from_openai, messages):
         if message.role == "system":

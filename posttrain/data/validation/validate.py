@@ -16,9 +16,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from posttrain.data.files import rows_at
-from posttrain.data.validation.expectations import RuleResult, add_results, make_expectations
+from posttrain.data.validation.flat import FlatTables
 from posttrain.data.validation.leakage import held_out_of
-from posttrain.data.validation.rules import FlatChecks, Rule, Seen, broken, check_rows, rules
+from posttrain.data.validation.rules import Rule, RuleResult, Seen, broken, check_rows, make_expectations, rules
 from posttrain.runtime.exits import DataError
 
 
@@ -60,13 +60,14 @@ def validate(batches: Iterable[pa.Table], tasks: Iterable[pa.Table], *, max_toke
     there are no rows."""
     all_rules, held_out, seen = rules(max_tokens=max_tokens), held_out_of(tasks), Seen()
     check = make_expectations(all_rules)
-    checked: list[list[RuleResult]] = []
+    checked: list[RuleResult] = []
     reasons: dict[int, tuple[Reason, ...]] = {}
     tokens: list[NDArray[np.int64]] = []
     num_rows = num_turns = num_calls = 0
     for batch in batches:
         flat = check_rows(batch, held_out, seen)
-        checked = [add_results([*checked, check(flat)])]
+        found = check(flat)
+        checked = [before + now for before, now in zip(checked, found, strict=True)] if checked else found
         reasons |= {num_rows + row: those for row, those in _reasons(all_rules, flat).items()}
         tokens.append(flat["trajectories"]["tokens_estimate"].to_numpy())
         num_rows += batch.num_rows
@@ -78,12 +79,12 @@ def validate(batches: Iterable[pa.Table], tasks: Iterable[pa.Table], *, max_toke
         )
     is_kept = np.ones(num_rows, bool)
     is_kept[list(reasons)] = False
-    return Validation(is_kept, reasons, checked[0], num_turns, num_calls, np.concatenate(tokens))
+    return Validation(is_kept, reasons, checked, num_turns, num_calls, np.concatenate(tokens))
 
 
 def refuse_too_many(validation: Validation, *, max_quarantine_frac: float, source: Path) -> None:
-    """Raises DataError with the count of every reason where a larger share than the accepted one,
-    or everything, is bad."""
+    """Raises DataError with each reason's count where more than the accepted share, or all, is
+    bad."""
     frac = validation.quarantined_frac
     if frac <= max_quarantine_frac and frac < 1:
         return
@@ -115,8 +116,7 @@ def kept(validation: Validation, batches: Iterable[pa.Table]) -> Iterator[pa.Tab
 
 
 def summary(validation: Validation) -> dict[str, Any]:
-    """Figures for summary.json: counts of rows and of each rule's failures, and quantiles of the
-    length estimate."""
+    """Figures for summary.json."""
     tokens = np.percentile(validation.tokens_estimate, [0, 50, 95, 100], method="nearest")
     return {
         "num_demonstrations": len(validation.is_kept),
@@ -130,7 +130,7 @@ def summary(validation: Validation) -> dict[str, Any]:
     }
 
 
-def _reasons(all_rules: Sequence[Rule], flat: FlatChecks) -> dict[int, tuple[Reason, ...]]:
+def _reasons(all_rules: Sequence[Rule], flat: FlatTables) -> dict[int, tuple[Reason, ...]]:
     reasons: dict[int, list[Reason]] = {}
     for rule in all_rules:
         found = broken(rule, flat)

@@ -3,7 +3,7 @@ from decimal import Decimal
 
 import pytest
 
-from posttrain.rewards.length_penalty import length_penalty
+from posttrain.rewards.total import length_penalty
 from posttrain.types import Message, Task, ToolCall, Trajectory
 from posttrain.worlds.lookups import scores
 from posttrain.worlds.lookups.gold import Answer
