@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.falsify.trials import show
 from benchmarks.toy_tree import dvc, make_tree
+from posttrain.provenance.cache_integrity import remove_damaged_listings
 from posttrain.provenance.lockfile import lock_entries
 
 
@@ -42,6 +43,8 @@ def try_flips(num: int, seed: int) -> list[dict[str, Any]]:
             with (root / f"stages/{reader}.py").open("a") as file:
                 file.write("# edited\n")
             codes = [dvc(root, "repro").returncode for _ in range(3)]
+            if codes[-1] and remove_damaged_listings(root):  # as `posttrain verify` does
+                codes.append(dvc(root, "repro").returncode)
             after = {name: entry["outs"] for name, entry in lock_entries(root).items()}
             is_used = after != before or (root / "data/refined").read_text() != refined
             results.append({"reader": reader, "object": damaged.name[-8:], "codes": codes, "used": is_used})

@@ -172,9 +172,12 @@ def _unproven_lines() -> list[str]:
 
 
 def _verify_lock() -> None:
+    from posttrain.provenance.cache_integrity import remove_damaged_listings
     from posttrain.provenance.receipts import apply_receipts
     from posttrain.provenance.run_cache import import_verified_runs, remove_unrecorded_runs
 
+    for path in remove_damaged_listings(Path.cwd()):
+        _warn(f"{path}: its listing in DVC's cache is damaged and removed, the next run makes it again")
     corrected = apply_receipts(Path.cwd(), _warn)
     if corrected:
         raise Interrupted(

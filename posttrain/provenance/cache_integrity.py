@@ -17,6 +17,7 @@ from typing import Any
 import platformdirs
 
 from posttrain.provenance.fingerprint import FileState, Fingerprint, lock_form, md5_of, state_of
+from posttrain.provenance.lockfile import lock_entries
 from posttrain.runtime.exits import Interrupted
 
 VERIFIED, VERIFIED_COSTS = "verified", "costs.jsonl"  # runs beside the objects that trees share, and their records
@@ -28,6 +29,21 @@ def refuse_damaged(entries: Mapping[str, Mapping[str, Any]], fingerprint: Finger
     for out in (out for entry in entries.values() for out in entry.get("outs") or ()):
         if out["path"] in fingerprint.inputs.deps and (damage := _remove_if_damaged(out, fingerprint.files, root)):
             raise Interrupted(f"{damage}; nothing was made from it. Run `dvc repro` again")
+
+
+def remove_damaged_listings(root: Path) -> list[str]:
+    """Remove from DVC's cache the damaged listings of folders that `dvc.lock` names, which DVC may
+    fail to read before any stage runs; gives the paths of the folders, which the next run makes
+    again."""
+    cache, found = cache_folder(root) / "files/md5", []
+    for out in (out for entry in lock_entries(root).values() for out in entry.get("outs") or ()):
+        md5 = str(out.get("md5", ""))
+        listing = cache / md5[:2] / md5[2:]
+        if md5.endswith(".dir") and listing.is_file() and md5_of(listing) != md5.removesuffix(".dir"):
+            listing.chmod(0o644)  # DVC makes its objects read-only
+            listing.unlink()
+            found.append(str(out["path"]))
+    return found
 
 
 def forget_stale(root: Path, files: Mapping[str, FileState]) -> list[str]:

@@ -171,6 +171,30 @@ def test_a_damaged_object_of_the_cache_is_not_used(root: Path, number: int):
     assert (root / "data/refined").read_text() == refined
 
 
+def test_a_listing_that_dvc_cannot_read_is_removed_by_verify(root: Path):
+    """DVC ends with `'relpath'` before it runs anything."""
+    outs = [out for entry in lock_entries(root).values() for out in entry["outs"] if out["path"] == "data/made"]
+    listing = root / ".dvc/cache/files/md5" / outs[0]["md5"][:2] / outs[0]["md5"][2:]
+    whole, refined = listing.read_text(), (root / "data/refined").read_text()
+    listing.chmod(0o644)
+    listing.write_text(whole.replace("relpath", "rempath", 1))
+    for place in ("data/made", "data/refined"):
+        subprocess.run(["rm", "-rf", str(root / place)], check=True)
+    (root / "stages/refine.py").write_text((root / "stages/refine.py").read_text() + "# edited\n")
+    assert "relpath" in dvc(root, "repro").stdout
+    verified = subprocess.run(
+        [sys.executable, "-m", "posttrain.cli.main", "verify"],
+        cwd=root,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "data/made" in verified.stderr + verified.stdout
+    assert dvc(root, "repro").returncode == 0
+    assert (listing.read_text(), (root / "data/refined").read_text()) == (whole, refined)
+
+
 def test_a_stage_whose_dvc_died_before_it_began_does_not_run_on(root: Path):
     """It is init's child by then, which is nobody's dvc."""
     (root / "data/source").write_text("source 1\n")
