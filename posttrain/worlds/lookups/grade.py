@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from posttrain.types import Outcome, Task, Trajectory
 from posttrain.worlds.grading import OUT_OF_TIME
 from posttrain.worlds.lookups import scores
-from posttrain.worlds.lookups.answers import Ask
+from posttrain.worlds.lookups.gold import Ask
 from posttrain.worlds.lookups.matching import Reading, fits, holds, read
 from posttrain.worlds.lookups.scores import accuracy
 from posttrain.worlds.lookups.sides import Sides
