@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from posttrain.worlds.bfcl.domain import in_steps
 from posttrain.worlds.bfcl.entries import SETS, Call, Entry, entries
-from posttrain.worlds.bfcl.expert import in_steps
 from posttrain.worlds.bfcl.package import CLASSES
 from posttrain.worlds.bfcl.schemas import schemas_of
 

@@ -21,8 +21,7 @@ from posttrain.rollout.params import AgentParams
 from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.types import SPLITS, Task, Trajectory
 from posttrain.worlds.scripts import ScriptedExpert
-from posttrain.worlds.tau2.domain import Tau2Domain
-from posttrain.worlds.tau2.expert import last_words, script
+from posttrain.worlds.tau2.domain import Tau2Domain, last_words, script
 from posttrain.worlds.tau2.goals import Action, goal_of
 from posttrain.worlds.tau2.params import Tau2Params
 

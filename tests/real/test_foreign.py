@@ -21,8 +21,7 @@ from posttrain.data.files import write_jsonl
 from posttrain.evals.summary import evaluated_tasks, task_record
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.openai_policy import OpenAiPolicy
-from posttrain.worlds.lookups.answers import format_answer
-from posttrain.worlds.lookups.gold import gold_of
+from posttrain.worlds.lookups.gold import format_answer, gold_of
 from posttrain.worlds.toy.domain import ToyDomain
 from tests.conftest import REPOSITORY
 from tests.console import posttrain

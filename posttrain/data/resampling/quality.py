@@ -13,7 +13,7 @@ from pathlib import Path
 from posttrain.data.resampling.cells import failed
 from posttrain.runtime.exits import DataError
 from posttrain.types import Message, StopReason
-from posttrain.worlds.lookups.answers import Ask, parse_final
+from posttrain.worlds.lookups.gold import Ask, parse_final
 from posttrain.worlds.tools import json_object
 
 

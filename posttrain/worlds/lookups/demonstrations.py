@@ -9,8 +9,7 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import Literal, Protocol, get_args
 
 from posttrain.types import Message, Task
-from posttrain.worlds.lookups.answers import Ask, format_answer, format_ask
-from posttrain.worlds.lookups.gold import Answer, GoldCall, gold_of
+from posttrain.worlds.lookups.gold import Answer, GoldCall, format_answer, gold_of
 from posttrain.worlds.lookups.sides import Sides
 from posttrain.worlds.scripts import Script, call, raw_call, say
 from posttrain.worlds.tools import is_error
@@ -89,9 +88,9 @@ def expert_script(task: Task, handbook: Handbook, flaws: Collection[Flaw], *, is
         yield say(format_answer(gold.answer), reasoning=words if is_reasoning else None)
         return
     if gold.asks:
-        yield say(format_ask(Ask(gold.asks)))
+        yield say(f"ASK: {gold.asks}")
         if "repeated_ask" in flaws:
-            yield say(format_ask(Ask(gold.asks)))
+            yield say(f"ASK: {gold.asks}")
     yield from _Calls(task, handbook, flaws, is_reasoning=is_reasoning).script()
 
 

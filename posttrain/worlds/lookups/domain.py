@@ -10,9 +10,8 @@ from itertools import islice
 
 from posttrain.runtime.knobs import Section
 from posttrain.types import Message, Outcome, Split, Task, Trajectory
-from posttrain.worlds.lookups.answers import Ask, parse_final
 from posttrain.worlds.lookups.demonstrations import FLAWS, Flaw, Handbook, draw_flaws, expert_script
-from posttrain.worlds.lookups.gold import gold_of
+from posttrain.worlds.lookups.gold import Ask, gold_of, parse_final
 from posttrain.worlds.lookups.grade import SCORES, grade
 from posttrain.worlds.lookups.schedule import Cell, cell_of, cells_in_turn
 from posttrain.worlds.params import WorldParams

@@ -7,8 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from posttrain.types import JsonValue, Message, StopReason, Task, Trajectory
-from posttrain.worlds.lookups.answers import Ask, parse_final
-from posttrain.worlds.lookups.gold import Answer, Gold, GoldCall, gold_of
+from posttrain.worlds.lookups.gold import Answer, Ask, Gold, GoldCall, gold_of, parse_final
 from posttrain.worlds.made_calls import MadeCall, agent_messages, calls_made
 
 

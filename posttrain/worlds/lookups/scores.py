@@ -9,7 +9,7 @@ score is one sentence on what would have been better.
 from collections.abc import Mapping, Sequence
 
 from posttrain.types import Score
-from posttrain.worlds.lookups.answers import format_answer, same
+from posttrain.worlds.lookups.gold import format_answer, same
 from posttrain.worlds.lookups.matching import Decision, Reading, fits, holds, match_calls
 from posttrain.worlds.made_calls import repeated_reads
 from posttrain.worlds.tools import Tool

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import Message, Split, Task
 from posttrain.worlds.protocol import Expert, World
-from posttrain.worlds.scripts import ScriptedExpert
+from posttrain.worlds.scripts import Script, ScriptedExpert, call, say
 from posttrain.worlds.tau2.databases import References
-from posttrain.worlds.tau2.expert import flawed_script, gold_script
-from posttrain.worlds.tau2.goals import goal_of, goal_text
+from posttrain.worlds.tau2.goals import Action, Goal, goal_of, goal_text
 from posttrain.worlds.tau2.grade import SCORES
 from posttrain.worlds.tau2.package import load_package
-from posttrain.worlds.tau2.params import OpenAiUserParams, Tau2Params
+from posttrain.worlds.tau2.params import OpenAiUserParams, Tau2FlawRates, Tau2Params
 from posttrain.worlds.tau2.users import OpenAiUser, ScriptedUser, User, UserEndpoint
 from posttrain.worlds.tau2.world import Tau2World, agent_tools
 from posttrain.worlds.tools import Tool
@@ -49,7 +48,7 @@ class Tau2Domain:
         draw = random.Random(f"tau2 {task.task_id} {seed}")
         goal, is_reasoning = goal_of(task), draw.random() < reasoning_frac
         if is_flawless:
-            return ScriptedExpert(gold_script(goal, is_reasoning=is_reasoning))
+            return ScriptedExpert(script(goal.actions, last_words(goal), is_reasoning=is_reasoning))
         rates, write_tools = self._params.flaw_rates, self._package.write_tools
         return ScriptedExpert(flawed_script(goal, rates, write_tools=write_tools, draw=draw, is_reasoning=is_reasoning))
 
@@ -95,3 +94,40 @@ class Tau2Domain:
                 f"{params.num_test_tasks} (test): lower num_sft_tasks and its like, splits share no task"
             )
         return {"sft": train[:sft_end], "rl": train[sft_end:rl_end], "dev": train[rl_end:dev_end], "test": test}
+
+
+_DONE = "That is all taken care of."
+_REFUSED = "I am sorry, our policy does not allow that."
+_TRANSFERRED = "YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON."
+
+
+def flawed_script(
+    goal: Goal, rates: Tau2FlawRates, *, write_tools: frozenset[str], draw: random.Random, is_reasoning: bool
+) -> Script:
+    """The reference calls with flaws: one that writes is left out, one that reads is made twice."""
+    actions = list(goal.actions)
+    writes = [place for place, action in enumerate(actions) if action.name in write_tools]
+    if writes and draw.random() < rates.dropped_write:
+        del actions[draw.choice(writes)]
+    reads = [place for place, action in enumerate(actions) if action.name not in write_tools]
+    if reads and draw.random() < rates.repeated_read:
+        place = draw.choice(reads)
+        actions.insert(place, actions[place])
+    return script(actions, last_words(goal), is_reasoning=is_reasoning)
+
+
+def script(actions: Sequence[Action], words: str, *, is_reasoning: bool = False) -> Script:
+    """The calls in order, a message each, then the last words, as often as the user goes on."""
+    for action in actions:
+        yield call(action.name, action.arguments, reasoning=f"Next: {action.name}." if is_reasoning else None)
+    while True:
+        yield say(words)
+
+
+def last_words(goal: Goal) -> str:
+    """The facts to communicate, and a transfer to a human where the reference hands over."""
+    if any(action.name == "transfer_to_human_agents" for action in goal.actions):
+        words = _TRANSFERRED
+    else:
+        words = _DONE if goal.actions else _REFUSED
+    return " ".join((*goal.communicated, words)) if goal.communicated else words

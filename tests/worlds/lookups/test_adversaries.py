@@ -16,8 +16,7 @@ from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.types import Message, Task, ToolCall, Trajectory
 from posttrain.worlds.catalog import score_names
-from posttrain.worlds.lookups.answers import Ask, format_answer, format_ask
-from posttrain.worlds.lookups.gold import gold_of
+from posttrain.worlds.lookups.gold import format_answer, gold_of
 from posttrain.worlds.lookups.schedule import KINDS
 from posttrain.worlds.lookups.sides import Sides
 from posttrain.worlds.protocol import Domain
@@ -45,7 +44,7 @@ SIDES: dict[str, Sides] = {"toy": SHOPS_AS_SIDES, "stocks": MARKETS_AS_SIDES}
 def asking(task: Task) -> list[Message]:
     """The question, where one is due."""
     asks = gold_of(task).asks
-    return [say(format_ask(Ask(asks)))] if asks else []
+    return [say(f"ASK: {asks}")] if asks else []
 
 
 def gold_calls(task: Task) -> list[Message]:
@@ -127,7 +126,7 @@ def wrong_answer_after_right_calls(task: Task, sides: Sides) -> list[Message]:
 
 
 def asks_whatever_is_said(task: Task, sides: Sides) -> list[Message]:
-    return [say(format_ask(Ask(sides.label))), *gold_calls(task), right(task)]
+    return [say(f"ASK: {sides.label}"), *gold_calls(task), right(task)]
 
 
 def never_ends(task: Task, sides: Sides) -> list[Message]:
@@ -145,7 +144,7 @@ def scrambled(seed: int, task: Task, sides: Sides) -> list[Message]:
     if rng.random() < 0.8:
         drawn = [*asking(task), *drawn]
     if rng.random() < 0.2:
-        drawn.insert(rng.randint(0, len(drawn)), say(format_ask(Ask(sides.label))))
+        drawn.insert(rng.randint(0, len(drawn)), say(f"ASK: {sides.label}"))
     ends = [right(task)] * 4 + [say("ANSWER: 0.01 x"), say("It went up."), say("")]
     return [*drawn, rng.choice(ends)]
 

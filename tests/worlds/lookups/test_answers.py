@@ -2,8 +2,7 @@ from decimal import Decimal
 
 import pytest
 
-from posttrain.worlds.lookups.answers import Ask, format_answer, format_ask, parse_final, same
-from posttrain.worlds.lookups.gold import Answer
+from posttrain.worlds.lookups.gold import Answer, Ask, format_answer, parse_final, same
 
 PRICE = Answer("number", Decimal("380.20"), "HKD")
 
@@ -43,7 +42,7 @@ def test_anything_else_states_nothing(text):
 
 
 def test_a_question_back_names_what_is_missing():
-    assert parse_final("ASK: market") == Ask("market") == parse_final(format_ask(Ask("market")))
+    assert parse_final("ASK: market") == Ask("market")
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from posttrain.types import StopReason, Task, Trajectory
-from posttrain.worlds.lookups.failures import failure_of
 from posttrain.worlds.lookups.gold import GoldCall
-from posttrain.worlds.lookups.grade import grade
+from posttrain.worlds.lookups.grade import failure_of, grade
 from posttrain.worlds.lookups.matching import read
 from posttrain.worlds.stocks.codes import MARKETS_AS_SIDES
 from posttrain.worlds.toy.domain import SHOPS_AS_SIDES

@@ -19,8 +19,7 @@ from posttrain.worlds.lookups.gold import gold_of
 from posttrain.worlds.lookups.schedule import KINDS
 from posttrain.worlds.scripts import ScriptedExpert, say
 from posttrain.worlds.stocks.codes import MARKETS_AS_SIDES
-from posttrain.worlds.stocks.domain import StocksDomain
-from posttrain.worlds.stocks.expert import StocksHandbook
+from posttrain.worlds.stocks.domain import StocksDomain, StocksHandbook
 from posttrain.worlds.stocks.phrasing import FRAMES
 from posttrain.worlds.stocks.tasks import POLICY_TEXT
 from tests.limits import limits_of
