@@ -153,6 +153,7 @@ class Stream(IntEnum):
     PREFERENCES = 2
     ONLINE = 4
     MEASUREMENT = 5  # of a program, in benchmarks and tests
+    BRANCHES = 6
 
 
 def episode_seeds(stream: Stream, *entropy: int, count: int) -> list[int]:
