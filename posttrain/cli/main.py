@@ -15,6 +15,7 @@ from posttrain.cli.check_world import add_check_world
 from posttrain.cli.clean import add_clean
 from posttrain.cli.command import grouped_help
 from posttrain.cli.compare import add_compare
+from posttrain.cli.debug import add_debug
 from posttrain.cli.demo import add_demo
 from posttrain.cli.evaluate import add_evaluate
 from posttrain.cli.health import add_health
@@ -27,12 +28,12 @@ from posttrain.runtime.exits import exit_codes
 from posttrain.runtime.redaction import redact_uncaught
 
 ADD = (
-    *(add_pipeline, add_compare, add_health, add_traces, add_jobs, add_clean),
+    *(add_pipeline, add_compare, add_health, add_traces, add_debug, add_jobs, add_clean),
     *(add_models, add_check_world, add_train, add_evaluate, add_demo),
 )
 GROUPS = {
     "Pipeline": "run plan summary verify",
-    "Results": "compare dashboard health traces",
+    "Results": "compare dashboard health traces debug edits",
     "Models": "train evaluate get-model export export-gguf serve",
     "Worlds": "check-world demo",
     "Housekeeping": "jobs clean",

@@ -69,7 +69,7 @@ def list_episodes(limit: int, **conditions: Any) -> None:
     """The last recorded episodes that meet all conditions, newest first, and how many do."""
     from posttrain.traces.show import episodes_table
 
-    with _store() as connection:
+    with open_store() as connection:
         wanted = EpisodeFilter(**conditions)
         found = lines(connection, matching(connection, wanted, limit=limit))
         if found:
@@ -82,7 +82,7 @@ def list_runs() -> None:
     """Every start of a stage of which episodes are left, newest first."""
     from posttrain.traces.show import runs_table
 
-    with _store() as connection:
+    with open_store() as connection:
         print(runs_table(runs(connection)))
 
 
@@ -90,8 +90,8 @@ def show(episode: int) -> None:
     """Print one episode as a conversation."""
     from posttrain.traces.show import conversation
 
-    with _store() as connection:
-        print(conversation(_read(connection, episode)))
+    with open_store() as connection:
+        print(conversation(read_stored(connection, episode)))
 
 
 def export(limit: int | None, **conditions: Any) -> None:
@@ -99,7 +99,7 @@ def export(limit: int | None, **conditions: Any) -> None:
     tokens, mask, log-probs, turns, scores, reward."""
     from posttrain.traces.reading import export_line, read_episodes
 
-    with _store() as connection:
+    with open_store() as connection:
         wanted = EpisodeFilter(**conditions)
         for found in read_episodes(connection, matching(connection, wanted, limit=limit)):
             sys.stdout.buffer.write(f"{export_line(found)}\n".encode())
@@ -112,9 +112,9 @@ def replay(episode: int, model: Path | None, params: Path | None) -> None:
     from posttrain.traces.replay import replay as play_again
     from posttrain.worlds.catalog import make_domain
 
-    with _store() as connection:
-        stored = _read(connection, episode)
-    world, agent = _settings(stored.run, params)
+    with open_store() as connection:
+        stored = read_stored(connection, episode)
+    world, agent = recorded_settings(stored.run, params)
     codec = None
     if model is not None:
         from posttrain.models.loading import load_codec
@@ -131,7 +131,8 @@ def replay(episode: int, model: Path | None, params: Path | None) -> None:
 
 
 @contextlib.contextmanager
-def _store() -> Iterator[sqlite3.Connection]:
+def open_store() -> Iterator[sqlite3.Connection]:
+    """The trace store, to read. Raises ConfigurationError where it is turned off."""
     if (location := trace_location()) is None:
         raise ConfigurationError(
             f"{VARIABLE} is off, so there is no store to look into; unset it, or set it to the store's path"
@@ -140,7 +141,8 @@ def _store() -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-def _read(connection: sqlite3.Connection, episode: int) -> "StoredEpisode":
+def read_stored(connection: sqlite3.Connection, episode: int) -> "StoredEpisode":
+    """Raises DataError where there is no such episode."""
     from posttrain.traces.reading import read_episode
 
     found = read_episode(connection, episode)
@@ -149,7 +151,7 @@ def _read(connection: sqlite3.Connection, episode: int) -> "StoredEpisode":
     return found
 
 
-def _settings(run: "Run", params: Path | None) -> tuple["WorldParams", "AgentParams"]:
+def recorded_settings(run: "Run", params: Path | None) -> tuple["WorldParams", "AgentParams"]:
     """Settings of the recorded run, or of a file that the user names."""
     from pydantic import ValidationError
 

@@ -333,6 +333,17 @@ def share_interval(num_successes: float, num: int) -> tuple[float, float]:
     return max(0.0, (middle - half_width) / scale), min(1.0, (middle + half_width) / scale)
 
 
+def difference_of_shares(before: Sequence[bool], after: Sequence[bool]) -> tuple[float, float, float]:
+    """Share of `after` less that of `before`, independent plays, with its interval at LEVEL by
+    Newcombe (Statistics in Medicine 17, 1998, method 10): of 0 in 8 and 8 in 8, 1 from .54 to 1."""
+    first, second = sum(before) / len(before), sum(after) / len(after)
+    low_1, high_1 = share_interval(sum(before), len(before))
+    low_2, high_2 = share_interval(sum(after), len(after))
+    low = second - first - math.hypot(second - low_2, high_1 - first)
+    high = second - first + math.hypot(high_2 - second, first - low_1)
+    return second - first, max(-1.0, low), min(1.0, high)
+
+
 def mean_interval(runs: Sequence[Outcomes]) -> tuple[float, float, float]:
     """A setting's mean success over seeds and tasks, with its interval at LEVEL: Wilson's for one
     run, which reflects tasks only. Raises DataError where there is no run, or no two tasks are

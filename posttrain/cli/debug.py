@@ -1,0 +1,103 @@
+"""`posttrain debug` and `posttrain edits`: stop a recorded episode at a turn, look, edit, play on,
+and keep the edits that help."""
+
+import getpass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from posttrain.cli.command import Commands, add_command, add_commands
+from posttrain.cli.traces import open_store, read_stored, recorded_settings
+from posttrain.runtime.exits import ConfigurationError, DataError
+
+if TYPE_CHECKING:
+    from posttrain.debug.edits import VerifiedEdit
+    from posttrain.traces.values import Run
+
+
+def add_debug(commands: Commands) -> None:
+    """The commands `debug` and `edits`."""
+    parser = add_command(commands, "debug", debug)
+    parser.add_argument("episode", type=int, help="an episode's number, from `posttrain traces list`")
+    parser.add_argument("--model", type=Path, help="who plays on: a model's folder (by default that of its stage)")
+    parser.add_argument("--expert", action="store_true", help="the world's expert plays on")
+    parser.add_argument("--params", type=Path, help="play by this params.yaml, not by what the run had")
+    parser.add_argument("--at", type=int, default=1, help="the turn to stop at")
+    parser.add_argument("--suggest", action="store_true", help="say which turn to edit first, and end")
+    edits = add_commands(commands, "edits", "Edits of agents' messages that were verified by playing on.")
+    add_command(edits, "list", list_edits)
+    for name, command in (("show", show_edit), ("drop", drop_edit)):
+        add_command(edits, name, command).add_argument("edit", help="an edit's id, or its beginning")
+
+
+def debug(episode: int, model: Path | None, expert: bool, params: Path | None, at: int, suggest: bool) -> None:
+    """Stop a recorded episode at a turn, look, edit, and play on. Commands are read from stdin;
+    `help` lists them. Verified edits go to data/edits; nothing else is changed."""
+    from posttrain.debug.player import expert_player, model_player
+    from posttrain.debug.session import Session
+    from posttrain.debug.terminal import Debugger
+    from posttrain.provenance.code_version import read_version
+    from posttrain.worlds.catalog import make_domain
+
+    with open_store() as connection:
+        stored = read_stored(connection, episode)
+    world, agent = recorded_settings(stored.run, params)
+    domain = make_domain(world)
+    player = expert_player(domain, agent) if expert else model_player(model or _model_of(stored.run), domain, agent)
+    session = Session(stored.traced.task, stored.traced.trajectory, player)
+    session.go_to(at)
+    debugger = Debugger(session, who=getpass.getuser(), code=str(read_version(Path.cwd())))
+    if suggest:
+        debugger.do_suggest("")
+    else:
+        debugger.cmdloop()
+
+
+def list_edits() -> None:
+    """The verified edits of data/edits."""
+    from posttrain.debug.edits import read_edits
+    from posttrain.debug.session import message_text
+    from posttrain.debug.terminal import gain_text
+
+    found = read_edits()
+    for one in found:
+        print(f"{one.edit_id}  {one.task.task_id}  turn {one.turn}  {gain_text(one)}  {one.who}", end="  ")
+        print(message_text(one.edited))
+    print(f"{len(found)} verified edits")
+
+
+def show_edit(edit: str) -> None:
+    """Print the recorded episode and the branch behind the edit."""
+    from posttrain.debug.terminal import gain_text
+    from posttrain.traces.show import transcript
+
+    one = _edit(edit)
+    print(f"recorded:\n{transcript(one.recorded)}\n\nedited at turn {one.turn}, {gain_text(one)}:")
+    print(transcript(one.played_on))
+
+
+def drop_edit(edit: str) -> None:
+    """Remove an edit from data/edits."""
+    from posttrain.debug.edits import read_edits, write_edits
+
+    gone = _edit(edit)
+    write_edits([one for one in read_edits() if one.edit_id != gone.edit_id])
+    print(f"{gone.edit_id} is dropped")
+
+
+def _edit(text: str) -> "VerifiedEdit":
+    from posttrain.debug.edits import read_edits
+
+    found = [one for one in read_edits() if one.edit_id.startswith(text)]
+    if len(found) != 1:
+        raise DataError(f"{len(found)} edits begin with {text!r}; `posttrain edits list` has all")
+    return found[0]
+
+
+def _model_of(run: "Run") -> Path:
+    """The folder of the model that a stage's episodes are of."""
+    stage, _, item = run.stage.partition("@")
+    name = {"evaluate": item, "train_policy": "policy", "sample_preferences": "sft"}.get(stage, "")
+    folder = Path("data/models") / name
+    if not name or not folder.is_dir():
+        raise ConfigurationError(f"say who plays on from an episode of {run.stage}: --model FOLDER or --expert")
+    return folder

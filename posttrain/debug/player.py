@@ -1,0 +1,66 @@
+"""Players: who goes on with a recorded episode, in the world that it was played in."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from posttrain.models.codec import ChatCodec
+from posttrain.models.loading import load_codec, load_model
+from posttrain.rollout.engines.choice import make_engine
+from posttrain.rollout.params import AgentParams
+from posttrain.rollout.play_on import Branch, Fork, ToolMode, play_on
+from posttrain.rollout.policy import Policy, TokenPolicy, expert_policy
+from posttrain.worlds.catalog import require_expert
+from posttrain.worlds.protocol import Domain
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """`name` is the folder of a model, or `expert`; `policy_at` gives the policy at a temperature.
+    `codec` is None for one that needs no tokens."""
+
+    name: str
+    domain: Domain
+    limits: AgentParams
+    policy_at: Callable[[float], Policy]
+    codec: ChatCodec | None = None
+
+    def branches(
+        self,
+        forks: Sequence[Fork],
+        *,
+        temperature: float = 1.0,
+        tools: ToolMode = "live",
+        allow_differences: bool = False,
+        max_turns: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[Branch]:
+        """Play the forks on, each to its end or at most to turn `max_turns`."""
+        limits = self.limits if max_turns is None else self.limits.model_copy(update={"max_turns": max_turns})
+        return play_on(
+            forks,
+            self.policy_at(temperature),
+            domain=self.domain,
+            limits=limits.model_copy(update={"max_aborted_frac": 1.0}),
+            codec=self.codec,
+            tools=tools,
+            allow_differences=allow_differences,
+            progress=progress,
+        )
+
+
+def model_player(model: Path, domain: Domain, limits: AgentParams) -> Player:
+    """A model by its folder. Raises ConfigurationError where it cannot be loaded."""
+    codec, network = load_codec(model), load_model(model).eval()
+    engine = make_engine(
+        network, max_context_tokens=limits.max_context_tokens, check_prompts=list, stop_ids=codec.stop_ids
+    )
+    return Player(
+        str(model), domain, limits, lambda temperature: TokenPolicy(engine, codec, temperature=temperature), codec
+    )
+
+
+def expert_player(domain: Domain, limits: AgentParams) -> Player:
+    """The world's flawless expert. Raises ConfigurationError where it has none."""
+    expert = require_expert(domain, needed_by="an expert that plays on")
+    return Player("expert", domain, limits, lambda _: expert_policy(expert, is_flawless=True, reasoning_frac=0.0))

@@ -1,0 +1,78 @@
+"""Suggests the turn of a failed episode to edit first: where its value falls.
+
+The value of a turn is the mean strict success of n plays on from there by the policy itself, which
+writes that turn anew (Monte Carlo, as in Math-Shepherd, arXiv 2312.08935). A turn whose recorded
+message was wrong leaves less behind it than there was before it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from posttrain.debug.player import Player
+from posttrain.rollout.conversation import is_same
+from posttrain.rollout.play_on import Fork
+from posttrain.types import Message, Task, Trajectory
+from posttrain.worlds.protocol import ExpertDomain
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """`values[k]` is the share of `num` plays on from turn k + 1 that succeeded strictly. `turn` is
+    the one to edit first, from 1."""
+
+    values: tuple[float, ...]
+    turn: int
+    num: int
+
+
+def first_deviation(domain: ExpertDomain, task: Task, episode: Trajectory) -> tuple[int, Message] | None:
+    """The first turn, from 1, at which the agent wrote another message than the world's flawless
+    expert does behind the same conversation, and the expert's message; None where there is none. An
+    oracle, for tests of suggestions."""
+    expert = domain.expert(task, seed=episode.seed, is_flawless=True, reasoning_frac=0.0)
+    for number, turn in enumerate(episode.turns, 1):
+        place = len(episode.messages) if turn.message_index is None else turn.message_index
+        try:
+            message = expert.reply(episode.messages[:place])
+        except RuntimeError:  # the script has ended and the agent goes on
+            return None
+        if place == len(episode.messages) or not is_same(
+            replace(episode.messages[place], reasoning_content=None), message
+        ):
+            return number, message
+    return None
+
+
+def num_plays(episodes: Sequence[Trajectory], num: int) -> int:
+    """Plays that a suggestion for these episodes takes."""
+    return num * sum(len(one.turns) for one in episodes)
+
+
+def suggest(
+    tasks: Sequence[Task], episodes: Sequence[Trajectory], player: Player, *, num: int = 8, seed: int = 0
+) -> list[Suggestion]:
+    """A suggestion for each episode, all plays at once."""
+    forks = [
+        Fork(task, one, at, num=num, seed=seed)
+        for task, one in zip(tasks, episodes, strict=True)
+        for at in range(1, len(one.turns) + 1)
+    ]
+    branches = player.branches(forks)
+    shares = [
+        sum(branch.is_strict_success for branch in branches[start : start + num]) / num
+        for start in range(0, len(branches), num)
+    ]
+    found, start = [], 0
+    for one in episodes:
+        values = tuple(shares[start : start + len(one.turns)])
+        found.append(Suggestion(values, _steepest(values, float(one.is_strict_success)), num))
+        start += len(one.turns)
+    return found
+
+
+def _steepest(values: Sequence[float], end: float) -> int:
+    """The turn over which the value falls the most; of equal falls the first. Values .8, .8, .1 and
+    an end of 0: turn 2, over which .7 are lost."""
+    after = [*values[1:], end]
+    falls = [before - behind for before, behind in zip(values, after, strict=True)]
+    return falls.index(max(falls)) + 1
