@@ -2,6 +2,7 @@
 guesses 1 and 2."""
 
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -218,3 +219,24 @@ def test_the_experts_first_other_message_is_the_flawed_turn(recorded):
     assert first_deviation(Domain(), TASK, right.trajectory) is None
     cut = replace(recorded, messages=(*recorded.messages[:2], Message("assistant", "done")))
     assert first_deviation(Domain(), TASK, replace(cut, turns=recorded.turns[:1])) == (1, RIGHT)
+
+
+# -- the page about it
+
+
+def test_the_page_names_every_command_and_no_other(repository):
+    page = (repository / "docs/debugger.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?) \|", page, flags=re.MULTILINE)
+    named = {words.split()[0] for row in rows for words in re.findall(r"`([^`]+)`", row)}
+    assert named == {name.removeprefix("do_") for name in dir(Debugger) if name.startswith("do_")} - {"EOF", "help"}
+
+
+def test_each_command_of_the_page_runs(session, tmp_path):
+    found = told(
+        session,
+        *("turns", "show", "goal", "tools", "suggest 2", "go 2", 'args {"code":"123"}', "undo"),
+        *('call try_code {"code":"123"}', "fork 2", "tree", "compare 0 1", "save 2", "step", "quit"),
+        edits=tmp_path / "edits.parquet",
+    )
+    assert not [line for line in found if "there is no command" in line or "Traceback" in line]
+    assert len(read_edits(tmp_path / "edits.parquet")) == 1
