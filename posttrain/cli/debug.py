@@ -10,7 +10,7 @@ from posttrain.cli.traces import open_store, read_stored, recorded_settings
 from posttrain.runtime.exits import ConfigurationError, DataError
 
 if TYPE_CHECKING:
-    from posttrain.debug.edits import VerifiedEdit
+    from posttrain.data.edits import VerifiedEdit
     from posttrain.traces.values import Run
 
 
@@ -54,7 +54,7 @@ def debug(episode: int, model: Path | None, expert: bool, params: Path | None, a
 
 def list_edits() -> None:
     """The verified edits of data/edits."""
-    from posttrain.debug.edits import read_edits
+    from posttrain.data.edits import read_edits
     from posttrain.debug.session import message_text
     from posttrain.debug.terminal import gain_text
 
@@ -77,7 +77,7 @@ def show_edit(edit: str) -> None:
 
 def drop_edit(edit: str) -> None:
     """Remove an edit from data/edits."""
-    from posttrain.debug.edits import read_edits, write_edits
+    from posttrain.data.edits import read_edits, write_edits
 
     gone = _edit(edit)
     write_edits([one for one in read_edits() if one.edit_id != gone.edit_id])
@@ -85,7 +85,7 @@ def drop_edit(edit: str) -> None:
 
 
 def _edit(text: str) -> "VerifiedEdit":
-    from posttrain.debug.edits import read_edits
+    from posttrain.data.edits import read_edits
 
     found = [one for one in read_edits() if one.edit_id.startswith(text)]
     if len(found) != 1:

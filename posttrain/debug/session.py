@@ -8,8 +8,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from posttrain.debug.edits import VerifiedEdit, verify
+from posttrain.data.edits import VerifiedEdit
 from posttrain.debug.player import Player
+from posttrain.debug.verify import verify
 from posttrain.rollout.play_on import Branch, Fork
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import Message, Task, ToolCall, Trajectory

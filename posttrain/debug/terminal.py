@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from posttrain.debug.edits import EDITS, VerifiedEdit, add_edits
+from posttrain.data.edits import EDITS, VerifiedEdit, add_edits
 from posttrain.debug.session import Node, Session, message_text, parse_message
 from posttrain.debug.suggest import num_plays, suggest
+from posttrain.evals.significance import difference_of_shares
 from posttrain.rollout.prefix import recorded_turns
 from posttrain.runtime.control_chars import visible_line
 from posttrain.runtime.exits import ConfigurationError, StageError
@@ -208,6 +209,6 @@ class Debugger(cmd.Cmd):
 
 def gain_text(edit: VerifiedEdit) -> str:
     """`1 of 8 → 7 of 8 (+75 points, +27 … +91)`."""
-    difference, low, high = edit.difference
+    difference, low, high = difference_of_shares(edit.before, edit.after)
     shares = f"{sum(edit.before)} of {len(edit.before)} → {sum(edit.after)} of {len(edit.after)}"
     return f"{shares} ({100 * difference:+.0f} points, {100 * low:+.0f} … {100 * high:+.0f})"

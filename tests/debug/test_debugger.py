@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from posttrain.debug.edits import SCHEMA, VerifiedEdit, add_edits, read_edits, verify, write_edits
+from posttrain.data.edits import SCHEMA, VerifiedEdit, add_edits, read_edits, write_edits
 from posttrain.debug.player import Player
 from posttrain.debug.session import Session
 from posttrain.debug.suggest import first_deviation, num_plays, suggest
 from posttrain.debug.terminal import Debugger
+from posttrain.debug.verify import verify
 from posttrain.rollout.episode import Reply
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.play_on import Fork

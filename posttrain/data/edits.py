@@ -1,9 +1,7 @@
-"""Verified edits: an agent's message in another wording counts where the policy itself then does
-better, and is kept as training data.
+"""Verified edits of agents' messages, and the file that keeps them as training data.
 
-The policy plays on n times from the turn as it was recorded, and n times behind the edited message.
-An edit is kept only where the mean of strict success is higher; the interval of the difference is
-kept with it.
+An edit is verified where the policy itself, played on behind it, does better than from the same
+turn without it (`posttrain/debug/verify.py`).
 """
 
 import hashlib
@@ -28,10 +26,7 @@ from posttrain.data.schemas import (
     trajectory_from_columns,
     trajectory_row,
 )
-from posttrain.debug.player import Player
-from posttrain.evals.significance import difference_of_shares
-from posttrain.rollout.play_on import Branch, Fork
-from posttrain.runtime.exits import ConfigurationError, DataError
+from posttrain.runtime.exits import DataError
 from posttrain.types import Message, Task, Trajectory
 from posttrain.worlds.tools import Tool
 
@@ -45,7 +40,6 @@ SCHEMA = pa.schema(
         *(("played_on", _EPISODE), ("model", _TEXT), ("code", _TEXT)),
     ]
 )
-FORBIDDEN_SPLITS = ("test", "test_paraphrase")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +65,6 @@ class VerifiedEdit:
         content = [self.task.task_id, self.recorded.seed, self.turn, message_columns([self.edited])]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
-    @property
-    def difference(self) -> tuple[float, float, float]:
-        """Mean of `after` less that of `before`, with its 95 % interval."""
-        return difference_of_shares(self.before, self.after)
-
     def pair(self, tools: Mapping[str, Tool]) -> tuple[TrajectoryRow, TrajectoryRow]:
         """Chosen and rejected, for DPO and KTO: the branch that succeeded, the recorded episode."""
         chosen, rejected = (trajectory_row(one, self.task, tools) for one in (self.played_on, self.recorded))
@@ -85,46 +74,6 @@ class VerifiedEdit:
         """A demonstration that is trained from the edited turn on."""
         behind = replace(self.played_on, turns=self.played_on.turns[self.turn - 1 :])
         return trajectory_row(behind, self.task, tools)
-
-
-def verify(
-    forks: Sequence[Fork], player: Player, *, who: str, num: int = 8, seed: int = 0, code: str = ""
-) -> list[VerifiedEdit | tuple[bool, ...]]:
-    """Verify the edit of each fork, all plays at once; of one that does not help, only the outcomes
-    behind it. Raises ConfigurationError for a fork without an edited message, and of a task that is
-    held out: its edits would be training on the test."""
-    for fork in forks:
-        if fork.message is None or fork.results:
-            raise ConfigurationError("an edit that is verified is of the agent's own message, and of nothing else")
-        if fork.task.split in FORBIDDEN_SPLITS:
-            raise ConfigurationError(
-                f"task {fork.task.task_id} is of the split {fork.task.split}, which nothing may be trained on"
-            )
-    plays = [
-        replace(fork, message=message, num=num, seed=2 * seed + (message is not None))
-        for fork in forks
-        for message in (None, fork.message)
-    ]
-    branches = player.branches(plays)
-    groups = [branches[start : start + num] for start in range(0, len(branches), num)]
-    return [
-        _verified(fork, before, after, who=who, model=player.name, code=code)
-        for fork, before, after in zip(forks, groups[::2], groups[1::2], strict=True)
-    ]
-
-
-def _verified(
-    fork: Fork, before: Sequence[Branch], after: Sequence[Branch], *, who: str, model: str, code: str
-) -> VerifiedEdit | tuple[bool, ...]:
-    """An aborted play says nothing of the agent and is left out."""
-    assert fork.message is not None
-    found = [tuple(one.is_strict_success for one in side if not one.trajectory.is_aborted) for side in (before, after)]
-    if not all(found) or sum(found[1]) / len(found[1]) <= sum(found[0]) / len(found[0]):
-        return found[1]
-    played_on = next(one.trajectory for one in after if one.is_strict_success)
-    return VerifiedEdit(
-        fork.task, fork.trajectory, fork.at, fork.message, who, found[0], found[1], played_on, model, code
-    )
 
 
 def read_edits(path: Path = EDITS) -> list[VerifiedEdit]:
