@@ -25,6 +25,11 @@ def add_debug(commands: Commands) -> None:
     parser.add_argument("--suggest", action="store_true", help="say which turn to edit first, and end")
     edits = add_commands(commands, "edits", "Edits of agents' messages that were verified by playing on.")
     add_command(edits, "list", list_edits)
+    parser = add_command(edits, "propose", propose)
+    parser.add_argument("--stage", default="sample_preferences", help="whose failed episodes are edited")
+    parser.add_argument("--num", type=int, default=50, help="edits to keep, at most one of a task")
+    parser.add_argument("--model", type=Path, help="the policy that plays on (by default that of the stage)")
+    parser.add_argument("--params", type=Path, help="play by this params.yaml, not by what the run had")
     for name, command in (("show", show_edit), ("drop", drop_edit)):
         add_command(edits, name, command).add_argument("edit", help="an edit's id, or its beginning")
 
@@ -63,6 +68,40 @@ def list_edits() -> None:
         print(f"{one.edit_id}  {one.task.task_id}  turn {one.turn}  {gain_text(one)}  {one.who}", end="  ")
         print(message_text(one.edited))
     print(f"{len(found)} verified edits")
+
+
+def propose(stage: str, num: int, model: Path | None, params: Path | None) -> None:
+    """Have the world's expert edit the first wrong turn of failed episodes, in place of a person,
+    and keep the edits that are verified."""
+    from posttrain.data.edits import VerifiedEdit, add_edits
+    from posttrain.debug.player import model_player
+    from posttrain.debug.suggest import first_deviation
+    from posttrain.debug.verify import verify
+    from posttrain.provenance.code_version import read_version
+    from posttrain.rollout.play_on import Fork
+    from posttrain.traces.query import EpisodeFilter, matching
+    from posttrain.traces.reading import read_episodes
+    from posttrain.worlds.catalog import make_domain, require_expert
+
+    with open_store() as connection:
+        stored = list(read_episodes(connection, matching(connection, EpisodeFilter(stage=stage, is_failed=True))))
+    if not stored:
+        raise DataError(f"the trace store has no failed episode of {stage}")
+    world, agent = recorded_settings(stored[0].run, params)
+    domain = require_expert(make_domain(world), needed_by="an edit of its own")
+    forks = {}
+    for one in stored:
+        task, episode = one.traced.task, one.traced.trajectory
+        if not episode.is_aborted and task.task_id not in forks and (found := first_deviation(domain, task, episode)):
+            forks[task.task_id] = Fork(task, episode, found[0], message=found[1])
+    player = model_player(model or _model_of(stored[0].run), domain, agent)
+    code, tried, kept = str(read_version(Path.cwd())), 0, list[VerifiedEdit]()
+    todo = list(forks.values())
+    while todo and len(kept) < num:
+        batch, todo = todo[: num - len(kept)], todo[num - len(kept) :]
+        tried += len(batch)
+        kept += [one for one in verify(batch, player, who="expert", code=code) if isinstance(one, VerifiedEdit)]
+    print(f"{add_edits(kept)} edits are new, of {len(kept)} that help among {tried} that were tried")
 
 
 def show_edit(edit: str) -> None:

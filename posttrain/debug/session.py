@@ -5,16 +5,17 @@ hands an edit out, verified.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from posttrain.data.edits import VerifiedEdit
 from posttrain.debug.player import Player
 from posttrain.debug.verify import verify
 from posttrain.rollout.play_on import Branch, Fork
+from posttrain.rollout.prefix import recorded_turns
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import Message, Task, ToolCall, Trajectory
-from posttrain.worlds.tools import Tool, ToolError
+from posttrain.worlds.tools import Tool, ToolError, json_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,27 @@ class Session:
             raise ConfigurationError(f"branch {number} has the turns 1 to {num_turns}")
         self.current, self.at = number, at
         self.undo()
+
+    def turns_where(self, condition: str) -> list[int]:
+        """Turns of the current branch that meet a condition: `tool NAME [KEY=VALUE …]` (called with
+        these arguments), `error` (a call failed), `logprob BOUND` (a token less probable than that
+        was written). Raises ConfigurationError for any other."""
+        kind, *words = condition.split()
+        turns = range(1, len(self.node.episode.turns) + 1)
+        if kind == "tool" and words:
+            wanted = dict(word.partition("=")[::2] for word in words[1:])
+            return [at for at in turns if any(_is_call(call, words[0], wanted) for call in self._calls(at))]
+        if kind == "error":
+            runs = [turn.tool_runs for turn in self.node.episode.turns]
+            return [at for at in turns if any(run.outcome != "ok" for run in runs[at - 1])]
+        if kind == "logprob" and len(words) == 1:
+            tokens = recorded_turns(self.node.episode)
+            return [at for at in turns if min(tokens[at - 1].logprobs, default=0.0) < float(words[0])]
+        raise ConfigurationError("break where: tool NAME [KEY=VALUE …], error, or logprob BOUND")
+
+    def _calls(self, at: int) -> Sequence[ToolCall]:
+        message = self.message(at)
+        return message.tool_calls if message else ()
 
     def undo(self) -> None:
         """Drop the edits that were not played on."""
@@ -197,6 +219,11 @@ class Session:
         )
         self.nodes.append(node)
         return node
+
+
+def _is_call(call: ToolCall, name: str, wanted: Mapping[str, str]) -> bool:
+    given = json_object(call.arguments) or {}
+    return call.name == name and all(str(given.get(key)) == value for key, value in wanted.items())
 
 
 def message_text(message: Message | None) -> str:

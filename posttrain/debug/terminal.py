@@ -113,6 +113,16 @@ class Debugger(cmd.Cmd):
         self.session.go_to(at, *branch)
         self.do_turns("")
 
+    def do_break(self, text: str) -> None:
+        """break tool NAME [KEY=VALUE] | error | logprob BOUND: stand at the next turn that has it"""
+        found = [at for at in self.session.turns_where(text) if at > self.session.at]
+        found = found or self.session.turns_where(text)
+        if not found:
+            self.say("no turn of this branch does")
+            return
+        self.session.go_to(found[0])
+        self.do_turns("")
+
     def do_call(self, text: str) -> None:
         """call NAME {JSON}: put this call in place of the agent's message"""
         name, _, arguments = text.partition(" ")

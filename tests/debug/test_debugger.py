@@ -79,6 +79,17 @@ def test_turns_are_a_line_each_and_show_has_what_was_read_before_one(session):
     assert "try_code(code): Turn the wheels." in shown
 
 
+def test_a_break_stands_at_the_next_turn_where_it_holds(session, recorded):
+    assert told(session, "break tool try_code")[2][0] == "*"
+    assert told(session, "break tool try_code code=1")[1][0] == "*"
+    assert told(session, "break error") == ["no turn of this branch does"]
+    assert told(session, "break tool") == ["break where: tool NAME [KEY=VALUE …], error, or logprob BOUND"]
+    turns = [replace(turn, num_read=1, num_written=1) for turn in recorded.turns]
+    tokens = {"token_ids": (1,) * 6, "mask": (0, 1) * 3, "logprobs": (0.0, -0.1, 0.0, -3.0, 0.0, -0.1)}
+    sampled = Session(TASK, replace(recorded, turns=tuple(turns), **tokens), PLAYER)
+    assert told(sampled, "break logprob -2")[2][0] == "*"
+
+
 def test_what_is_wrong_is_explained_and_changes_nothing(session):
     for line, expected in {
         "go 9": "branch 0 has the turns 1 to 3",
