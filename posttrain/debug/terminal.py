@@ -114,7 +114,7 @@ class Debugger(cmd.Cmd):
         self.do_turns("")
 
     def do_break(self, text: str) -> None:
-        """break tool NAME [KEY=VALUE] | error | logprob BOUND: stand at the next turn that has it"""
+        """break tool NAME [KEY=VALUE] | error | logprob BOUND: stand at the next turn with it"""
         found = [at for at in self.session.turns_where(text) if at > self.session.at]
         found = found or self.session.turns_where(text)
         if not found:
