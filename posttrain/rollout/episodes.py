@@ -11,17 +11,17 @@ import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 
-from posttrain.data.schemas import trajectory_columns, trajectory_from_columns
+from posttrain.data.schemas import TrajectoryRow, trajectory_columns, trajectory_from_columns, trajectory_row
 from posttrain.rollout.agent_loops import AgentFailed, AgentLoop, load_agent_loop
 from posttrain.rollout.engines.protocol import EngineFailed
 from posttrain.rollout.episode import Episode
 from posttrain.rollout.params import AgentParams
-from posttrain.rollout.policy import Policy
+from posttrain.rollout.policy import Policy, expert_policy
 from posttrain.rollout.tool_calls import ToolFailed
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.runtime.limits import MAX_FAILURE_CHARS, clip
 from posttrain.types import StopReason, Task, Trajectory
-from posttrain.worlds.protocol import ClosableWorld, Domain, WorldFailed
+from posttrain.worlds.protocol import ClosableWorld, Domain, ExpertDomain, WorldFailed
 
 NUM_TRIES = 2  # of an aborted episode
 MAX_OPEN = 1024  # episodes that have begun and not ended: bounds the worlds in memory
@@ -81,6 +81,24 @@ def run_episodes(
     # One iterator shared by all coroutines: each takes the next index when its episode has ended.
     asyncio.run(_all_or_nothing([run_next() for _ in range(min(MAX_OPEN, len(tasks)))]))
     return [trajectories[index] for index in range(len(tasks))]
+
+
+def demonstrate(
+    domain: ExpertDomain,
+    tasks: Sequence[Task],
+    *,
+    limits: AgentParams,
+    seed: int,
+    is_flawless: bool,
+    reasoning_frac: float,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[TrajectoryRow]:
+    """Episodes of the world's scripted expert, one row per task in their order. All tasks share one
+    seed: the expert draws from seed and task together."""
+    expert = expert_policy(domain, is_flawless=is_flawless, reasoning_frac=reasoning_frac)
+    seeds = [seed] * len(tasks)
+    trajectories = run_episodes(expert, tasks, domain=domain, limits=limits, seeds=seeds, progress=progress)
+    return [trajectory_row(one, task, domain.tools) for one, task in zip(trajectories, tasks, strict=True)]
 
 
 def resume_episodes(

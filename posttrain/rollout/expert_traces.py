@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from posttrain.models.codec import ChatCodec
 from posttrain.rewards.total import RuleReward
-from posttrain.rollout.demonstrations import demonstrate
+from posttrain.rollout.episodes import demonstrate
 from posttrain.rollout.params import AgentParams
 from posttrain.types import Message, Task, Trajectory
 from posttrain.worlds.protocol import ExpertDomain
