@@ -45,8 +45,7 @@ async def tools(episode: Episode, policy: Policy) -> StopReason:
 
 
 def load_agent_loop(name: str) -> AgentLoop:
-    """`tools`, or a loop of your own as `module:function`. Raises ConfigurationError for a name
-    that is none."""
+    """`tools`, or a loop of your own as `module:function`. Raises ConfigurationError."""
     if name == "tools":
         return tools
     if ":" not in name:

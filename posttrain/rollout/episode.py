@@ -93,8 +93,7 @@ class Episode:
         self.now = kept.continued(num_turns, messages, schemas)
 
     def own_words(self, message: Message) -> Message | None:
-        """The message itself where the agent wrote it in any conversation of this episode, else
-        None."""
+        """The message where the agent wrote it in any conversation of this episode, or None."""
         conversations = (self.now, *self._left)
         is_own = message.role == "assistant" and any(
             is_same(conversation.messages[index], message)
@@ -169,8 +168,7 @@ class Episode:
         self.turns[-1] = replace(self.turns[-1], tool_runs=(*self.turns[-1].tool_runs, *runs))
 
     def trajectory(self, stop: StopReason, failure: str = "") -> Trajectory:
-        """The frozen record. Calls left open are answered with the reason of the end, so that every
-        call has a result."""
+        """The frozen record. Every call has a result: the reason of the end for an open one."""
         now = self.now
         answered = {message.tool_call_id for message in now.messages}
         open_calls = [call for message in now.messages for call in message.tool_calls if call.id not in answered]

@@ -47,8 +47,7 @@ class EpisodeSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RolloutBatch:
-    """One step's tasks and seeds, one for each episode; `prefix_fracs` as in `EpisodeSource.run`,
-    empty for none."""
+    """One step's tasks and seeds, one an episode; `prefix_fracs` as in `EpisodeSource.run`."""
 
     tasks: Sequence[Task]
     seeds: Sequence[int]
@@ -101,8 +100,7 @@ class RolloutSchedule:
         return RolloutBatch(share_rows(batch.tasks), share_rows(batch.seeds), share_rows(batch.prefix_fracs))
 
     def _refresh(self, own: RolloutBatch) -> None:
-        """Not in a process that runs no episode: servers would get the weights from each
-        process."""
+        """Skipped without episodes, or servers would get the weights from each process."""
         if own.tasks:
             self._source.refresh()
 

@@ -29,8 +29,7 @@ class ToolFailed(Exception):
 async def run_calls(
     calls: Sequence[ToolCall], tools: Mapping[str, Tool], limits: AgentParams
 ) -> list[tuple[str, ToolRun]]:
-    """For each call, in order, the text that the agent reads and how the call ended. Raises
-    ToolFailed."""
+    """Text for the agent and how the call ended, for each call in order. Raises ToolFailed."""
     if all(call.name not in tools or tools[call.name].is_instant for call in calls):
         return [await _run(call, tools, limits) for call in calls]
     # A call that fails for good cancels the others: the episode is aborted.

@@ -30,8 +30,7 @@ _FROM_OUTSIDE = frozenset({StopReason.TIME_LIMIT, StopReason.ENGINE_LOST, StopRe
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One difference. `where` names the place for a person; the text of a side that has nothing
-    there is empty."""
+    """One difference. `where` is for a person; a side that has nothing there is empty."""
 
     where: str
     recorded: str
@@ -76,8 +75,7 @@ def replay(
 
 
 class _RecordedMessages:
-    """A policy that gives the recorded messages, from the first again where an episode is run
-    again."""
+    """A policy that gives the recorded messages, anew for each episode id."""
 
     def __init__(self, recorded: TracedEpisode) -> None:
         trajectory = recorded.trajectory

@@ -109,8 +109,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a store that cannot be read and its write-ahead log, and give the new path; an earlier
-    one that was set aside is replaced."""
+    """Rename an unreadable store and its log; replaces an earlier one. Returns the new path."""
     aside = path.with_name(f"{path.name}.aside")
     with one_at_a_time(path.parent):
         try:  # another process may have set it aside meanwhile and begun a new one

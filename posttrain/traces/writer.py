@@ -64,8 +64,7 @@ def open_traces(stage: str, *, key: str, params: EpisodeParams) -> Iterator[Reco
 
 
 class TraceWriter:
-    """Writes the episodes of one run. Once the store cannot be written any more, it calls `warn`
-    and drops what follows."""
+    """Writes the episodes of one run. Where writing fails, it calls `warn` and drops the rest."""
 
     def __init__(self, path: Path, run: Run, *, max_bytes: int, warn: Callable[[str], None]) -> None:
         """Raises as `open_to_write`."""
@@ -135,8 +134,7 @@ class TraceWriter:
         return self._id_of("tasks", "digest", known[1])
 
     def _id_of(self, table: str, unique: str, row: Row) -> int:
-        """Select by the row's first column, or insert. Not `INSERT OR IGNORE`, which uses up a
-        number each time."""
+        """Select by the first column, or insert. `INSERT OR IGNORE` uses up a number each time."""
         found = self._connection.execute(f"SELECT id FROM {table} WHERE {unique} = ?", row[:1]).fetchone()
         if found:
             return int(found[0])

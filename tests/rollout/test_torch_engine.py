@@ -255,9 +255,9 @@ def test_a_message_given_up_is_written_no_further():
     ("bad", "message"),
     [
         ({"token_ids": []}, "0 tokens of context"),
-        ({"max_new_tokens": 0}, "0 to write"),
+        ({"max_new_tokens": 0}, " 0 to write"),
         ({"stop_ids": frozenset(range(9))}, "9 stop tokens"),
-        ({"token_ids": [1] * 61}, "may take 65 tokens and a slot holds 64"),
+        ({"token_ids": [1] * 61}, "61 tokens of context, 4 to write .* 64 together"),
     ],
 )
 def test_a_request_that_no_slot_can_hold_is_refused(bad, message):

@@ -81,8 +81,7 @@ class Router:
 
 
 class VllmEngine:
-    """Generates for one model through the servers that `urls()` names now and later. To be
-    closed."""
+    """Generates for one model through the servers that `urls()` names; to be closed."""
 
     def __init__(
         self,
@@ -236,8 +235,7 @@ class VllmEngine:
                     print(f"posttrain: a vLLM server is left out: {error}", file=sys.stderr, flush=True)
 
     async def _bring_up(self) -> list[BaseException]:
-        """Give the current weights to every server that is not up; the errors of those that stay
-        out."""
+        """Give the weights to every server that is not up; errors of those that stay out."""
         async with self._preparing:
             down = [url for url in self._urls() if url not in self._router.up]
             # The first server alone, because its tokens become the reference for all others.

@@ -32,8 +32,7 @@ class ServerFailed(Exception):
 
 
 class VllmServer:
-    """Raises ServerFailed where the server is to blame, ConfigurationError where it refuses the
-    request itself."""
+    """Raises ServerFailed, or ConfigurationError where the server refuses the request itself."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession, *, timeout_s: float) -> None:
         self.url = url

@@ -27,8 +27,7 @@ class WeightFiles:
         self._written: list[Path] = []
 
     def write(self, model: Any, version: str) -> Path:
-        """Write a LoRA adapter alone where the model has one, else all weights; returns the
-        absolute folder."""
+        """Write the LoRA adapter alone or, without one, all weights; the absolute folder."""
         target = (self._folder / version).resolve()
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
@@ -45,8 +44,7 @@ class WeightFiles:
 
 
 def full_weights(model: Any) -> dict[str, torch.Tensor]:
-    """All weights by their names in the file, the output matrix included, in the type computed
-    in."""
+    """All weights by their names in the file, the output matrix too, in the compute type."""
     dtype = compute_dtype(model)
     weights = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in model.state_dict().items()}
     if model.config.tie_word_embeddings:
