@@ -18,11 +18,8 @@ from posttrain.worlds.tools import Tool
 @dataclass(frozen=True, slots=True)
 class Reply:
     """The agent's next message and, from an engine, its tokens: `context_ids` read since the last
-    reply, then `token_ids` written.
-
-    `stop` is set where the policy cannot go on: TOKEN_LIMIT with the message cut off, or without
-    one where there was no room.
-    """
+    reply, then `token_ids` written. `stop` is TOKEN_LIMIT with a message cut off, or without one
+    where there was no room."""
 
     message: Message | None
     stop: StopReason | None = None
@@ -148,8 +145,7 @@ class Episode:
         return isinstance(self.world, EndingWorld) and self.world.is_over()
 
     async def graded(self, trajectory: Trajectory) -> Trajectory:
-        """The trajectory with its world's outcome; an aborted one unchanged. Raises WorldFailed for
-        a number that cannot be computed with."""
+        """The trajectory with its world's outcome; an aborted one as it is. Raises WorldFailed."""
         if trajectory.is_aborted:
             return trajectory
         try:

@@ -43,12 +43,10 @@ def run_episodes(
     progress: Callable[[int, int], None] | None = None,
     on_end: Callable[[int, Trajectory], None] | None = None,
 ) -> list[Trajectory]:
-    """Run one episode of `tasks[i]` with `seeds[i]` for every i, all at once; trajectories in that
-    order.
+    """Run one episode of `tasks[i]` with `seeds[i]` for every i, all at once, in that order.
 
-    A task may stand several times (a group). `progress(done, total)` is called as episodes end, and
-    `on_end(i, trajectory)` for those that are not aborted. Raises Interrupted where too many were
-    aborted. Not to be called from a running event loop.
+    `progress(done, total)` is called as episodes end, `on_end(i, trajectory)` for those that are
+    not aborted. Raises Interrupted where too many were. Not for a running event loop.
     """
     if len(tasks) != len(seeds):
         raise ValueError(f"{len(tasks)} tasks but {len(seeds)} seeds; every episode has its own")
@@ -112,11 +110,8 @@ def resume_episodes(
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Trajectory]:
     """`run_episodes` for a policy that costs money (an endpoint) and has no tokens: each episode is
-    appended to `file` as it ends, and those that stand there are not run again.
-
-    Not taken from there, but run again: lines that cannot be read (the last one, after a kill),
-    aborted episodes, and those of another order of tasks or seeds.
-    """
+    appended to `file` as it ends, and not run again. Run again are aborted episodes, lines that
+    cannot be read (the last one, after a kill), and those of another order of tasks or seeds."""
     file.parent.mkdir(parents=True, exist_ok=True)
     found = _read_episodes(file, tasks, seeds)
     missing = [index for index in range(len(tasks)) if index not in found]

@@ -24,8 +24,7 @@ class EpisodeSource(Protocol):
 
     @property
     def is_elsewhere(self) -> bool:
-        """True where other machines write: the first process then runs all episodes, else each its
-        share."""
+        """True where other machines write: the first process then runs all episodes."""
         ...
 
     def refresh(self) -> None:
@@ -39,9 +38,8 @@ class EpisodeSource(Protocol):
     def run(
         self, tasks: Sequence[Task], seeds: Sequence[int], *, prefix_fracs: Sequence[float] = ()
     ) -> list[ScoredEpisode]:
-        """One episode of `tasks[i]` under `seeds[i]` for every i, by the weights of the last
-        `refresh`; called in a thread. Episode i begins behind the share `prefix_fracs[i]` of an
-        expert's turns."""
+        """One episode of `tasks[i]` under `seeds[i]` for every i; called in a thread. Episode i
+        begins behind the share `prefix_fracs[i]` of an expert's turns."""
         ...
 
 

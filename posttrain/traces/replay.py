@@ -50,12 +50,10 @@ class Difference:
 def replay(
     recorded: TracedEpisode, domain: Domain, limits: AgentParams, codec: Codec | None = None
 ) -> list[Difference]:
-    """Every difference, in the order of the conversation; none where the episode is the same again.
-    Conversations that the agent's program left (`num_forks`) are not recorded, so their messages
-    are not replayed.
+    """Every difference, in the order of the conversation. Conversations that the agent's program
+    left (`num_forks`) are not recorded, so they are not replayed.
 
-    Raises DataError where `codec` is given and the episode has no tokens or does not say which turn
-    they belong to.
+    Raises DataError where `codec` is given and the episode has no tokens in turns.
     """
     policy: Policy
     if codec is None:

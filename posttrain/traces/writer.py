@@ -48,11 +48,9 @@ class EpisodeParams(Protocol):
 
 @contextlib.contextmanager
 def open_traces(stage: str, *, key: str, params: EpisodeParams) -> Iterator[Record]:
-    """Context manager around a stage: yields the function that takes its episodes. All of them are
-    written when the block ends, however it ends. The function does nothing where traces are off.
-
-    Raises ConfigurationError where `POSTTRAIN_TRACES` or its size limit asks for what cannot be.
-    """
+    """Yields the function that takes a stage's episodes, which are written when the block ends,
+    however it ends. It does nothing where traces are off. Raises ConfigurationError where
+    `POSTTRAIN_TRACES` or its size limit asks for what cannot be."""
     writer = _open_writer(stage, key=key, params=params)
     if writer is None:
         yield lambda _: None

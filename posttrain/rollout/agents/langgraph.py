@@ -37,9 +37,8 @@ MakeGraph = Callable[["PolicyChatModel", list[BaseTool]], CompiledStateGraph[Any
 
 
 def langgraph_loop(make_graph: MakeGraph) -> AgentLoop:
-    """The agent loop of a graph over `messages`: `make_graph(model, tools)` compiles it, anew for
-    each message of the user. One that takes more steps than its `recursion_limit` ends as
-    TURN_LIMIT."""
+    """The agent loop of a graph over `messages`; `make_graph(model, tools)` compiles it for each
+    message of the user. Beyond its `recursion_limit` the episode ends as TURN_LIMIT."""
 
     async def program(host: AgentHost, messages: Sequence[Message]) -> None:
         model = PolicyChatModel(host=host, thread=threading.current_thread())

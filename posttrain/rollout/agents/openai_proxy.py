@@ -51,12 +51,9 @@ _SETTINGS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class AgentTask:
-    """The argument of an agent: base URL, key and model of the policy, the conversation to answer
-    and the tools, in OpenAI's form.
-
-    `call_tool(name, arguments)` runs a tool of the episode and returns the text for the model;
-    `arguments` is the JSON text as the model wrote it. A coroutine awaits `acall_tool`.
-    """
+    """The argument of an agent: the policy's endpoint, the conversation and the tools in OpenAI's
+    form, and `call_tool(name, arguments)`, which returns the text for the model. `arguments` is the
+    JSON text as the model wrote it. A coroutine awaits `acall_tool`."""
 
     base_url: str
     api_key: str
@@ -67,8 +64,7 @@ class AgentTask:
     _thread: threading.Thread  # of the event loop
 
     def call_tool(self, name: str, arguments: str) -> str:
-        """Run a tool, for threads. Raises EpisodeOver, and RuntimeError in the event loop that it
-        would wait for."""
+        """Run a tool, for threads. Raises EpisodeOver, and RuntimeError in the event loop."""
         if threading.current_thread() is self._thread:
             raise RuntimeError(
                 "call_tool would wait for the event loop that it holds up: in a coroutine, `await task.acall_tool(…)`"
@@ -85,12 +81,10 @@ Agent = Callable[[AgentTask], None] | Callable[[AgentTask], Coroutine[Any, Any, 
 
 
 def openai_loop(agent: Agent) -> AgentLoop:
-    """The agent loop of a function of an `AgentTask`, which answers the user and returns; the
-    requests to the policy are recorded.
+    """The agent loop of a function of an `AgentTask`, which answers the user and returns.
 
-    A plain function runs in a thread of its own, and may use the blocking client. A coroutine
-    function shares the event loop that serves its requests: it must use `AsyncOpenAI`, and block
-    nowhere.
+    A plain function runs in a thread of its own with the blocking client. A coroutine shares the
+    event loop that serves its requests: it uses `AsyncOpenAI` and blocks nowhere.
     """
     proxy = Proxy()
 

@@ -108,7 +108,7 @@ class AgentHost:
         self._clock.cancel()
         if self.over.done():
             # Marks the exception as retrieved, or asyncio would print it at garbage collection.
-            self.over.exception()  # whoever waited for it has seen it
+            self.over.exception()
         self.end(StopReason.DONE)
         if self._writing is not None:
             await stop_task(self._writing)
@@ -123,9 +123,8 @@ class AgentHost:
         return [*self.episode.task.messages, *(now.messages[now.written()[0] :] if now.turns else ())]
 
     async def run_until_over(self, program: Coroutine[Any, Any, object]) -> StopReason | None:
-        """Run the program until it returns (None, or the reason why its last message is the last)
-        or the episode is over. Raises AgentFailed for its exception, and the error that ended the
-        episode."""
+        """Run the program until it returns (None, or why its last message is the last) or the
+        episode is over. Raises AgentFailed for its exception, or the episode's error."""
         running: asyncio.Task[Any] = asyncio.create_task(program)
         try:
             await asyncio.wait([running, self.over], return_when=asyncio.FIRST_COMPLETED)

@@ -112,8 +112,7 @@ class SlotTable:
         return ended
 
     def message(self, slot: int) -> tuple[list[int], list[float], bool]:
-        """Tokens of the message just written, log-probabilities, and whether a stop token ended
-        it."""
+        """Tokens and log-probabilities of the message just written; True for a stop token."""
         written = slice(self.message_start_S[slot], self.length_S[slot])
         token_ids = self.token_S_C[slot, written]
         return (

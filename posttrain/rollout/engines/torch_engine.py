@@ -30,8 +30,8 @@ class TorchEngine:
     """Generates for one model, whose weights it copies when made and in `refresh_weights`."""
 
     def __init__(self, model: nn.Module, *, num_slots: int, max_context_tokens: int) -> None:
-        """On a GPU there are fewer slots than `num_slots` where a third of the free memory has no
-        room for them. Raises ConfigurationError for an unsupported model."""
+        """On a GPU at most as many slots as a third of the free memory holds. Raises
+        ConfigurationError for an unsupported model."""
         self.policy_version = 0
         weights = fuse(model)
         if weights.embedding.is_cuda:
@@ -183,8 +183,7 @@ class TorchEngine:
             self._decoder.copy(source, target, int(self._table.num_cached_S[target]))
 
     def _read_wave(self, slots: list[int]) -> list[int]:
-        """Read the contexts of these slots. Returns those that could copy more from another slot of
-        this wave than from the cache."""
+        """Read these slots' contexts. Returns those that can copy more from a slot of this wave."""
         table = self._table
         planned_S = np.zeros(len(table), np.int64)
         deferred, extensions = [], []
@@ -250,9 +249,9 @@ def sample(logits_N_V: Tensor, temperature_N: Tensor, draw_N: Tensor) -> tuple[T
 
 
 def _inverse_cdf(probs_N_V: Tensor, draw_N: Tensor) -> Tensor:
-    """The first token whose cumulative sum exceeds draw · total. The total is 1 only up to
-    rounding, and the product may round up to it: then no sum would exceed it, and the last token
-    would be drawn however improbable it is."""
+    """The first token whose cumulative sum exceeds draw · total."""
+    # The product may round up to the total: no sum would exceed it, and the last token would be
+    # drawn however improbable it is.
     cdf_N_V = probs_N_V.cumsum(-1)
     total_N_1 = cdf_N_V[:, -1:]
     threshold_N_1 = torch.minimum(draw_N[:, None] * total_N_1, torch.nextafter(total_N_1, torch.zeros_like(total_N_1)))

@@ -256,12 +256,10 @@ class VllmEngine:
         return None
 
     async def _check(self, server: VllmServer) -> None:
-        """Compare the log-probabilities of tokens that the server samples behind the fixed prompts
-        with the trainer's.
+        """Compare the log-probabilities of sampled tokens behind fixed prompts with the trainer's.
 
-        Sampled ones: scoring a given text bypasses vLLM's prefix cache and would not show a stale
-        one. A server that comes later, when the weights in training may have changed, is compared
-        on the first server's tokens, as far as both wrote the same.
+        Scoring a given text would bypass vLLM's prefix cache and hide a stale one. A later server
+        is compared on the first one's tokens: the weights in training may have changed.
         """
         requests = [
             GenerateRequest("check", prompt, _CHECK_TOKENS, 1.0, seed, self._stop_ids)
