@@ -159,30 +159,20 @@ def test_a_server_that_says_it_took_the_weights_and_did_not_stops_the_step(make,
         engine.refresh_weights()
 
 
-@pytest.mark.parametrize("mood", ["hangs", "garbage"])
-def test_a_server_that_hangs_or_writes_garbage_is_left_out_and_its_messages_are_written_elsewhere(make, servers, mood):
+@pytest.mark.parametrize("mood", ["hangs", "garbage", "dead"])
+def test_a_server_that_hangs_dies_or_writes_garbage_is_left_out_and_another_writes(make, servers, mood):
     model = tiny_model("qwen3")
     engine = make(model, timeout_s=0.5)
 
     def spoil():
-        servers[1].mood = mood
+        if mood != "dead":
+            servers[1].mood = mood
+        elif len(servers) == 2:  # the first of the episodes to come here
+            servers.pop().stop()
 
     written = write_all(engine, between=spoil)
     assert len(written) == 16
     assert worst_gap(model, written) < 1e-4
-
-
-def test_a_server_that_dies_between_two_turns_loses_no_episode(make, servers):
-    model = tiny_model("qwen3")
-    engine = make(model)
-    dead = []
-
-    def kill():
-        if not dead:
-            dead.append(1)
-            servers.pop().stop()
-
-    assert worst_gap(model, write_all(engine, between=kill)) < 1e-4
 
 
 def test_a_server_that_comes_while_episodes_run_gets_the_weights_and_takes_part(make, servers):

@@ -155,14 +155,6 @@ def test_a_broken_tool_and_a_lost_engine_are_not_hidden_by_a_graph_that_handles_
         play_with(Gone(), forgiving)
 
 
-def test_a_graph_that_raises_loses_its_episode():
-    def raising(model, tools):
-        raise ZeroDivisionError("in the graph")
-
-    with pytest.raises(Exception, match=r"agent_failed: ZeroDivisionError: in the graph"):
-        play(raising)
-
-
 def test_what_no_rollout_can_give_is_refused():
     def forced(model, tools):
         return react(
