@@ -10,15 +10,13 @@ import pytest
 from posttrain.rollout.agents.openai_proxy import AgentTask
 from posttrain.rollout.engines.protocol import EngineFailed
 from posttrain.rollout.episode import Reply
-from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
-from posttrain.types import Message, StopReason, ToolCall, ToolRun
+from posttrain.types import Message, StopReason, ToolRun
 from tests.limits import limits_of
-from tests.rollout.agents.program_episodes import TASK, play, play_with
+from tests.rollout.agents.program_episodes import LINES, Stateless, check_same_as_tools, play, play_with, scripted
 from tests.rollout.lock_world import (
     LIMITS,
     EndingDomain,
-    LockDomain,
     ScriptedExpert,
     WordCodec,
     arguments_of,
@@ -66,28 +64,9 @@ def react_in_a_thread(task: AgentTask) -> None:
                 messages.append({"role": "tool", "tool_call_id": made.id, "content": content})
 
 
-LINES = [
-    call("try_code", arguments_of("000")),
-    Message(
-        "assistant",
-        "again",
-        "because",
-        (ToolCall("", "try_code", arguments_of("1")), ToolCall("", "try_code", arguments_of("123"))),
-    ),
-    say("which lock?"),
-    say("done"),
-]
-
-
 @pytest.mark.parametrize("agent", [react, react_in_a_thread])
 def test_a_plain_agent_makes_the_record_that_the_loop_of_tools_makes(agent):
-    def recite(task, seed):
-        return ScriptedExpert(list(LINES))
-
-    [expected] = run_episodes(ScriptedPolicy(recite), [TASK], domain=LockDomain(), limits=LIMITS, seeds=[5])
-    assert play(agent, *LINES) == expected
-    assert expected.stop_reason == StopReason.DONE
-    assert [run.outcome for turn in expected.turns for run in turn.tool_runs] == ["error", "ok", "ok"]
+    check_same_as_tools(play(agent, *LINES))
 
 
 def token_play(agent, *texts, limits=LIMITS):
@@ -204,13 +183,10 @@ def test_a_conversation_that_fills_the_context_ends_the_episode():
 def test_an_engine_that_is_gone_is_never_hidden_by_the_clients_retries(agent):
     asked = []
 
-    class Gone:
+    class Gone(Stateless):
         async def reply(self, episode):
             asked.append(episode.episode_id)
             raise EngineFailed("no server answers")
-
-        def release(self, episode):
-            pass
 
     with pytest.raises(Exception, match="ended as engine_lost: no server answers"):
         play_with(Gone(), agent, limits=LIMITS)
@@ -240,7 +216,7 @@ def test_a_program_that_raises_loses_its_episode_and_no_other(mistake, failure):
     async def raising(task):
         raise mistake
 
-    policy = ScriptedPolicy(lambda task, seed: ScriptedExpert([say("done")]))
+    policy = scripted(say("done"))
     lost, played = play_with(policy, mixed(raising, react), limits=LOST_ALLOWED, seeds=[1, 2])
     assert (lost.stop_reason, played.stop_reason) == (StopReason.AGENT_FAILED, StopReason.DONE)
     assert lost.failure.startswith(failure)
@@ -254,7 +230,7 @@ def test_a_coroutine_that_would_block_its_own_loop_is_told_so():
         play(block)
 
 
-class Slow:
+class Slow(Stateless):
     """A policy that writes nothing; `given_up` counts the askers that went away."""
 
     def __init__(self, *lines):
@@ -266,9 +242,6 @@ class Slow:
         except asyncio.CancelledError:
             self.given_up += 1
             raise
-
-    def release(self, episode):
-        pass
 
 
 def test_the_same_question_asked_again_has_the_same_answer():
@@ -326,12 +299,9 @@ def test_what_a_program_adds_is_read_and_recorded_without_keys_and_is_no_fork(mo
 
 
 def test_what_a_model_wrote_token_by_token_stands_as_it_was_sampled():
-    class Sampled:
+    class Sampled(Stateless):
         async def reply(self, episode):
             return Reply(Message("assistant", "Bearer abc1234567890"), token_ids=(1, 2), logprobs=(-1.0, -1.0))
-
-        def release(self, episode):
-            pass
 
     async def agent(task):
         messages = list(task.messages)
