@@ -12,12 +12,11 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 
 from posttrain.data.schemas import TrajectoryRow, trajectory_columns, trajectory_from_columns, trajectory_row
-from posttrain.rollout.agent_loops import AgentFailed, AgentLoop, load_agent_loop
+from posttrain.rollout.agent_loops import AgentFailed, AgentLoop, ToolFailed, load_agent_loop
 from posttrain.rollout.engines.protocol import EngineFailed
 from posttrain.rollout.episode import Episode
 from posttrain.rollout.params import AgentParams
 from posttrain.rollout.policy import Policy, expert_policy
-from posttrain.rollout.tool_calls import ToolFailed
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.runtime.limits import MAX_FAILURE_CHARS, clip
 from posttrain.types import StopReason, Task, Trajectory

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from posttrain.rollout.tool_calls import ToolFailed, run_calls
+from posttrain.rollout.agent_loops import ToolFailed, run_calls
 from posttrain.types import ToolCall, ToolRun
 from posttrain.worlds.tools import ToolError, is_error, tool_from
 from tests.limits import limits_of

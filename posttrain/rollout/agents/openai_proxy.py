@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from posttrain.rollout.agent_loops import AgentLoop
+from posttrain.rollout.agent_loops import AgentLoop, in_thread
 from posttrain.rollout.agents.openai_format import (
     MODEL,
     BadRequest,
@@ -36,7 +36,6 @@ from posttrain.rollout.agents.openai_format import (
 from posttrain.rollout.agents.program import AgentHost, EpisodeOver, run_program
 from posttrain.rollout.episode import Episode
 from posttrain.rollout.policy import Policy
-from posttrain.rollout.tool_calls import in_thread
 from posttrain.types import Message, StopReason
 
 _SETTINGS: dict[str, Any] = {

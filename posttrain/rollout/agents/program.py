@@ -12,11 +12,10 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from posttrain.rollout.agent_loops import AgentFailed
+from posttrain.rollout.agent_loops import AgentFailed, ToolFailed, run_calls
 from posttrain.rollout.conversation import bounded, is_same, is_same_call
 from posttrain.rollout.episode import Episode
 from posttrain.rollout.policy import Policy
-from posttrain.rollout.tool_calls import ToolFailed, run_calls
 from posttrain.runtime.limits import reason
 from posttrain.types import Message, StopReason, ToolCall
 
