@@ -11,8 +11,7 @@ from tests.limits import limits_of
 
 
 def run(functions, *calls, **limits):
-    """Each call is (name, arguments); what comes back is (content, run) of each, in the order of
-    the calls."""
+    """Calls are (name, arguments); returns (content, run) of each in their order."""
     tools = {function.__name__: tool_from(function) for function in functions}
     made = [ToolCall(f"call_{index}", name, arguments) for index, (name, arguments) in enumerate(calls, 1)]
     return asyncio.run(run_calls(made, tools, limits_of(1, 1, 2, **limits)))

@@ -17,7 +17,7 @@ from transformers import (
 from posttrain.rollout.engines.fused_weights import fuse
 from posttrain.rollout.engines.protocol import GenerateRequest
 from posttrain.rollout.engines.slotted_decoder import SlottedDecoder, num_slots_within
-from posttrain.rollout.engines.torch_engine import TorchEngine
+from posttrain.rollout.engines.torch_engine import TorchEngine, sample
 from posttrain.runtime.exits import ConfigurationError
 from tests.rollout.tiny_models import MODELS, SIZES, reference_logprobs, tiny_model
 
@@ -203,8 +203,7 @@ def test_as_many_slots_as_a_third_of_the_free_memory_holds():
 
 @pytest.mark.parametrize("num_slots", [1, 2, 6])
 def test_a_message_given_up_can_be_asked_for_again_and_nobody_else_notices(num_slots):
-    """Two of six episodes give up every message once, some while they wait for a slot, others after
-    a few tokens."""
+    """Two of six episodes give up every message once, waiting for a slot or writing."""
     model = tiny_model("qwen3")
     plays = ragged_plays(6, temperature=1.0, group_size=1)
     undisturbed = play_all(TorchEngine(model, num_slots=6, max_context_tokens=128), plays)
@@ -327,3 +326,34 @@ def test_a_bfloat16_model_stays_as_near_to_float32_as_transformers_does():
                 ours.append(abs(logprob - truth[start - 1 + offset, token]))
                 theirs.append(abs(theirs_T_V[start - 1 + offset, token] - truth[start - 1 + offset, token]))
     assert sum(ours) < 1.2 * sum(theirs)
+
+
+QUARTERS = torch.tensor([0.25, 0.5, 0.25]).log()
+
+
+def test_a_draw_picks_the_token_whose_share_of_the_line_it_falls_into():
+    draws = torch.tensor([0.0, 0.2, 0.25, 0.7, 0.75, 0.9])
+    tokens, logprobs = sample(QUARTERS.expand(6, 3), torch.ones(6), draws)
+    assert tokens.tolist() == [0, 0, 1, 1, 2, 2]
+    assert torch.allclose(logprobs.exp(), torch.tensor([0.25, 0.25, 0.5, 0.5, 0.25, 0.25]))
+
+
+def test_temperature_sharpens_the_distribution_that_is_drawn_from_and_reported():
+    # at temperature 1/2 probabilities are squared: 1/16, 4/16, 1/16, that is 1/6, 4/6, 1/6
+    tokens, logprobs = sample(QUARTERS.expand(2, 3), torch.full((2,), 0.5), torch.tensor([0.16, 0.17]))
+    assert tokens.tolist() == [0, 1]
+    assert torch.allclose(logprobs.exp(), torch.tensor([1 / 6, 4 / 6]))
+
+
+def test_temperature_zero_takes_the_most_probable_and_reports_it_at_temperature_one():
+    tokens, logprobs = sample(QUARTERS.expand(2, 3), torch.tensor([0.0, 1.0]), torch.tensor([0.9, 0.9]))
+    assert tokens.tolist() == [1, 2]
+    assert torch.allclose(logprobs.exp(), torch.tensor([0.5, 0.25]))
+    assert sample(QUARTERS[None], torch.zeros(1), torch.zeros(1))[0].tolist() == [1]
+
+
+def test_a_token_of_probability_zero_is_never_drawn_not_even_by_the_largest_draw():
+    largest = torch.nextafter(torch.tensor(1.0), torch.tensor(0.0))
+    thirds = torch.tensor([float("-inf"), 0.0, 0.0, 0.0, float("-inf")])
+    tokens, _ = sample(thirds.expand(2, 5), torch.ones(2), torch.stack([torch.tensor(0.0), largest]))
+    assert tokens.tolist() == [1, 3]
