@@ -9,6 +9,7 @@ seconds.
 
 import asyncio
 import os
+import shutil
 import sys
 import threading
 import time
@@ -25,7 +26,7 @@ from posttrain.models.adapters import is_adapted
 from posttrain.models.precision import compute_dtype
 from posttrain.rollout.engines.protocol import EngineFailed, GenerateRequest, Generation
 from posttrain.rollout.engines.vllm_server import BASE, ServerFailed, VllmServer
-from posttrain.rollout.engines.weight_files import WeightFiles
+from posttrain.rollout.engines.weight_files import write_weights
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.runtime.limits import reason
 from posttrain.runtime.redaction import redact
@@ -99,11 +100,10 @@ class VllmEngine:
         self.policy_version = -1
         self._model, self._urls, self._check_prompts, self._stop_ids = model, urls, check_prompts, stop_ids
         self._timeout_s, self._patience_s = timeout_s, patience_s
-        self._files = WeightFiles(folder)
         self._run = f"{os.getpid()}-{time.time_ns() % 10**9}"  # another run's version 3 is not ours
         self._router = Router()
         self._in_flight = 0
-        self._weights = folder
+        self._folder = self._weights = folder
         # Tokens written behind the fixed prompts, and the trainer's log-probabilities of them.
         self._reference: list[tuple[list[int], list[float]]] = []
         # Held while weights are written or given out: by `refresh_weights` and by the watch.
@@ -208,7 +208,9 @@ class VllmEngine:
                 self._router.set_down(url)
             self.policy_version += 1
             self._reference = []
-            self._weights = await asyncio.to_thread(self._files.write, self._model, self._version)
+            self._weights = await asyncio.to_thread(write_weights, self._model, self._folder / self._version)
+            # The last version stays too: a server may still be reading it.
+            shutil.rmtree(self._folder / f"{self._run}-{self.policy_version - 2}", ignore_errors=True)
         deadline = self._loop.time() + self._patience_s
         while True:
             errors = await self._bring_up()
