@@ -35,8 +35,8 @@ from posttrain.models.params import Dtype
 from posttrain.models.tokenizer import train_tokenizer
 from posttrain.provenance.costs import processor_kind
 from posttrain.rewards.total import load_reward
-from posttrain.rollout.demonstrations import demonstrate
 from posttrain.rollout.episode_sampler import EpisodeSampler
+from posttrain.rollout.episodes import demonstrate
 from posttrain.runtime.plain_yaml import read_yaml
 from posttrain.train.on_pairs import train_on_pairs
 from posttrain.train.online.learning import PolicyEpisodes

@@ -35,8 +35,8 @@ from posttrain.models.params import PretrainedModel, ScratchModel
 from posttrain.provenance.eta import Progress
 from posttrain.report.table import evaluation_text, gain_sentence
 from posttrain.rewards.total import load_reward
-from posttrain.rollout.demonstrations import demonstrate as demonstrated
 from posttrain.rollout.episode_sampler import Player, ScoredWorld, sample_groups
+from posttrain.rollout.episodes import demonstrate as demonstrated
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.threads import choose_num_threads, limit_threads
 from posttrain.traces.show import transcript

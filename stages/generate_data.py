@@ -16,8 +16,7 @@ from posttrain.data.importing.records import BadRecord
 from posttrain.data.params import ImportSource, OpenAiSource, ScriptedSource
 from posttrain.data.schemas import TrajectoryRow, trajectory_row, write_tasks, write_trajectories
 from posttrain.provenance.runner import StageRun, run_stage
-from posttrain.rollout.demonstrations import demonstrate
-from posttrain.rollout.episodes import resume_episodes
+from posttrain.rollout.episodes import demonstrate, resume_episodes
 from posttrain.rollout.openai_policy import OpenAiPolicy
 from posttrain.runtime.endpoint_limits import ChatParameters
 from posttrain.traces.values import traced

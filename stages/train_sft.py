@@ -11,7 +11,7 @@ from pathlib import Path
 from posttrain.data.schemas import TrajectoryRow, read_tasks, read_trajectories
 from posttrain.models.loading import load_codec
 from posttrain.provenance.runner import StageRun, run_stage
-from posttrain.rollout.demonstrations import demonstrate
+from posttrain.rollout.episodes import demonstrate
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
 from posttrain.tracking.wandb_sink import wandb_sinks

@@ -13,7 +13,7 @@ import urllib.parse
 
 import pytest
 
-from posttrain.rollout.demonstrations import demonstrate
+from posttrain.rollout.episodes import demonstrate
 from posttrain.runtime.key_kinds import DISTINCT, NAMED, WORDLIKE
 from posttrain.runtime.limits import clip
 from posttrain.runtime.redaction import redact, redact_lines, redact_logs, redact_values, remember_keys

@@ -23,8 +23,8 @@ from posttrain.models.scratch import scratch_model
 from posttrain.models.tokenizer import train_tokenizer
 from posttrain.models.warmup import copy_rows, warm_up
 from posttrain.rewards.total import load_reward
-from posttrain.rollout.demonstrations import demonstrate
 from posttrain.rollout.episode_sampler import EpisodeSampler
+from posttrain.rollout.episodes import demonstrate
 from posttrain.runtime.plain_yaml import read_yaml
 from posttrain.tracking.metrics_log import read_metrics
 from posttrain.train.online.learning import PolicyEpisodes

@@ -66,8 +66,7 @@ class Conversation:
 
 
 def is_same(mine: Message, other: Message) -> bool:
-    """True for messages equal but for ids, spelling of JSON, and reasoning that `other` left
-    out."""
+    """True for messages equal but for ids, spelling of JSON, and reasoning left out of `other`."""
     return (
         (mine.role, mine.content) == (other.role, other.content)
         and other.reasoning_content in (None, mine.reasoning_content)

@@ -18,11 +18,8 @@ from posttrain.worlds.tools import Tool
 @dataclass(frozen=True, slots=True)
 class Reply:
     """The agent's next message and, from an engine, its tokens: `context_ids` read since the last
-    reply, then `token_ids` written.
-
-    `stop` is set where the policy cannot go on: TOKEN_LIMIT with the message cut off, or without
-    one where there was no room.
-    """
+    reply, then `token_ids` written. `stop` is TOKEN_LIMIT with a message cut off, or without one
+    where there was no room."""
 
     message: Message | None
     stop: StopReason | None = None
@@ -93,8 +90,7 @@ class Episode:
         self.now = kept.continued(num_turns, messages, schemas)
 
     def own_words(self, message: Message) -> Message | None:
-        """The message itself where the agent wrote it in any conversation of this episode, else
-        None."""
+        """The message where the agent wrote it in any conversation of this episode, or None."""
         conversations = (self.now, *self._left)
         is_own = message.role == "assistant" and any(
             is_same(conversation.messages[index], message)
@@ -149,8 +145,7 @@ class Episode:
         return isinstance(self.world, EndingWorld) and self.world.is_over()
 
     async def graded(self, trajectory: Trajectory) -> Trajectory:
-        """The trajectory with its world's outcome; an aborted one unchanged. Raises WorldFailed for
-        a number that cannot be computed with."""
+        """The trajectory with its world's outcome; an aborted one as it is. Raises WorldFailed."""
         if trajectory.is_aborted:
             return trajectory
         try:
@@ -169,8 +164,7 @@ class Episode:
         self.turns[-1] = replace(self.turns[-1], tool_runs=(*self.turns[-1].tool_runs, *runs))
 
     def trajectory(self, stop: StopReason, failure: str = "") -> Trajectory:
-        """The frozen record. Calls left open are answered with the reason of the end, so that every
-        call has a result."""
+        """The frozen record. Every call has a result: the reason of the end for an open one."""
         now = self.now
         answered = {message.tool_call_id for message in now.messages}
         open_calls = [call for message in now.messages for call in message.tool_calls if call.id not in answered]

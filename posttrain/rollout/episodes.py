@@ -11,17 +11,16 @@ import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 
-from posttrain.data.schemas import trajectory_columns, trajectory_from_columns
-from posttrain.rollout.agent_loops import AgentFailed, AgentLoop, load_agent_loop
+from posttrain.data.schemas import TrajectoryRow, trajectory_columns, trajectory_from_columns, trajectory_row
+from posttrain.rollout.agent_loops import AgentFailed, AgentLoop, ToolFailed, load_agent_loop
 from posttrain.rollout.engines.protocol import EngineFailed
 from posttrain.rollout.episode import Episode
 from posttrain.rollout.params import AgentParams
-from posttrain.rollout.policy import Policy
-from posttrain.rollout.tool_calls import ToolFailed
+from posttrain.rollout.policy import Policy, expert_policy
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.runtime.limits import MAX_FAILURE_CHARS, clip
 from posttrain.types import StopReason, Task, Trajectory
-from posttrain.worlds.protocol import ClosableWorld, Domain, WorldFailed
+from posttrain.worlds.protocol import ClosableWorld, Domain, ExpertDomain, WorldFailed
 
 NUM_TRIES = 2  # of an aborted episode
 MAX_OPEN = 1024  # episodes that have begun and not ended: bounds the worlds in memory
@@ -43,12 +42,10 @@ def run_episodes(
     progress: Callable[[int, int], None] | None = None,
     on_end: Callable[[int, Trajectory], None] | None = None,
 ) -> list[Trajectory]:
-    """Run one episode of `tasks[i]` with `seeds[i]` for every i, all at once; trajectories in that
-    order.
+    """Run one episode of `tasks[i]` with `seeds[i]` for every i, all at once, in that order.
 
-    A task may stand several times (a group). `progress(done, total)` is called as episodes end, and
-    `on_end(i, trajectory)` for those that are not aborted. Raises Interrupted where too many were
-    aborted. Not to be called from a running event loop.
+    `progress(done, total)` is called as episodes end, `on_end(i, trajectory)` for those that are
+    not aborted. Raises Interrupted where too many were. Not for a running event loop.
     """
     if len(tasks) != len(seeds):
         raise ValueError(f"{len(tasks)} tasks but {len(seeds)} seeds; every episode has its own")
@@ -83,6 +80,24 @@ def run_episodes(
     return [trajectories[index] for index in range(len(tasks))]
 
 
+def demonstrate(
+    domain: ExpertDomain,
+    tasks: Sequence[Task],
+    *,
+    limits: AgentParams,
+    seed: int,
+    is_flawless: bool,
+    reasoning_frac: float,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[TrajectoryRow]:
+    """Episodes of the world's scripted expert, one row per task in their order. All tasks share one
+    seed: the expert draws from seed and task together."""
+    expert = expert_policy(domain, is_flawless=is_flawless, reasoning_frac=reasoning_frac)
+    seeds = [seed] * len(tasks)
+    trajectories = run_episodes(expert, tasks, domain=domain, limits=limits, seeds=seeds, progress=progress)
+    return [trajectory_row(one, task, domain.tools) for one, task in zip(trajectories, tasks, strict=True)]
+
+
 def resume_episodes(
     policy: Policy,
     tasks: Sequence[Task],
@@ -94,11 +109,8 @@ def resume_episodes(
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Trajectory]:
     """`run_episodes` for a policy that costs money (an endpoint) and has no tokens: each episode is
-    appended to `file` as it ends, and those that stand there are not run again.
-
-    Not taken from there, but run again: lines that cannot be read (the last one, after a kill),
-    aborted episodes, and those of another order of tasks or seeds.
-    """
+    appended to `file` as it ends, and not run again. Run again are aborted episodes, lines that
+    cannot be read (the last one, after a kill), and those of another order of tasks or seeds."""
     file.parent.mkdir(parents=True, exist_ok=True)
     found = _read_episodes(file, tasks, seeds)
     missing = [index for index in range(len(tasks)) if index not in found]

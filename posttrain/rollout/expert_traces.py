@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from posttrain.models.codec import ChatCodec
 from posttrain.rewards.total import RuleReward
-from posttrain.rollout.demonstrations import demonstrate
+from posttrain.rollout.episodes import demonstrate
 from posttrain.rollout.params import AgentParams
 from posttrain.types import Message, Task, Trajectory
 from posttrain.worlds.protocol import ExpertDomain
@@ -32,8 +32,7 @@ class ExpertTraces:
         self._cache: dict[str, list[Trajectory]] = {}
 
     def traces(self, task: Task, count: int) -> list[Trajectory]:
-        """`count` scored traces with a policy's tokens. Nobody sampled them: log-probabilities are
-        0."""
+        """`count` scored traces with tokens that nobody sampled: log-probabilities are 0."""
         traces = self._cache.setdefault(task.task_id, [])
         while len(traces) < count:
             traces.append(self._trace(task, self._seed + len(traces)))

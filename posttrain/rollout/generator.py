@@ -24,8 +24,7 @@ class EpisodeSource(Protocol):
 
     @property
     def is_elsewhere(self) -> bool:
-        """True where other machines write: the first process then runs all episodes, else each its
-        share."""
+        """True where other machines write: the first process then runs all episodes."""
         ...
 
     def refresh(self) -> None:
@@ -39,16 +38,14 @@ class EpisodeSource(Protocol):
     def run(
         self, tasks: Sequence[Task], seeds: Sequence[int], *, prefix_fracs: Sequence[float] = ()
     ) -> list[ScoredEpisode]:
-        """One episode of `tasks[i]` under `seeds[i]` for every i, by the weights of the last
-        `refresh`; called in a thread. Episode i begins behind the share `prefix_fracs[i]` of an
-        expert's turns."""
+        """One episode of `tasks[i]` under `seeds[i]` for every i; called in a thread. Episode i
+        begins behind the share `prefix_fracs[i]` of an expert's turns."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutBatch:
-    """One step's tasks and seeds, one for each episode; `prefix_fracs` as in `EpisodeSource.run`,
-    empty for none."""
+    """One step's tasks and seeds, one an episode; `prefix_fracs` as in `EpisodeSource.run`."""
 
     tasks: Sequence[Task]
     seeds: Sequence[int]
@@ -101,8 +98,7 @@ class RolloutSchedule:
         return RolloutBatch(share_rows(batch.tasks), share_rows(batch.seeds), share_rows(batch.prefix_fracs))
 
     def _refresh(self, own: RolloutBatch) -> None:
-        """Not in a process that runs no episode: servers would get the weights from each
-        process."""
+        """Skipped without episodes, or servers would get the weights from each process."""
         if own.tasks:
             self._source.refresh()
 

@@ -44,8 +44,7 @@ class OpenAiPolicy:
         account: Account | None = None,
         parameters: ChatParameters | None = None,
     ) -> None:
-        """`parameters` are those that the endpoint refuses. Raises ConfigurationError without a
-        key."""
+        """`parameters`: what the endpoint refuses. Raises ConfigurationError without a key."""
         if not os.environ.get("OPENAI_API_KEY"):
             raise ConfigurationError(
                 f"OPENAI_API_KEY is not set and {model} is asked for; an endpoint without keys takes any word"
@@ -58,8 +57,7 @@ class OpenAiPolicy:
         self._takes_reasoning = False  # vLLM's and OpenRouter's field, sent back under its name
 
     async def reply(self, episode: Episode) -> Reply:
-        """Raises EngineFailed where no sensible answer came, ConfigurationError where the endpoint
-        refuses any request."""
+        """Raises EngineFailed, or ConfigurationError where the endpoint refuses any request."""
         from openai import APIConnectionError, APIStatusError
 
         client, places = self._client_of_loop()
@@ -170,8 +168,7 @@ def _message_of(error: "APIStatusError") -> str:
 
 
 def _is_too_long(error: "APIStatusError") -> bool:
-    """True for the conversation's not fitting the model, in OpenAI's, llama.cpp's or vLLM's
-    words."""
+    """True where the conversation does not fit, by OpenAI's, llama.cpp's or vLLM's error."""
     return error.status_code == 400 and (
         error.code == "context_length_exceeded"
         or error.type == "exceed_context_size_error"

@@ -30,8 +30,7 @@ class Policy(Protocol):
 
 
 class Codec(Protocol):
-    """The methods of `posttrain.models.codec.ChatCodec` that a token policy calls; experts need no
-    transformers."""
+    """Methods of `posttrain.models.codec.ChatCodec`; experts need no transformers."""
 
     @property
     def stop_ids(self) -> frozenset[int]: ...
@@ -54,8 +53,7 @@ class Codec(Protocol):
 
 
 class ScriptedPolicy:
-    """Has scripted experts write the messages, one per episode: `make_expert(task, seed)`. No
-    tokens."""
+    """Has scripted experts, `make_expert(task, seed)`, write the messages. No tokens."""
 
     def __init__(self, make_expert: Callable[[Task, int], Expert]) -> None:
         self._make_expert = make_expert
@@ -88,8 +86,7 @@ class TokenPolicy:
         self._prompts: dict[str, list[int]] = {}
 
     async def reply(self, episode: Episode) -> Reply:
-        """Raises ConfigurationError where the opening messages alone leave no room in the
-        context."""
+        """Raises ConfigurationError where the opening alone leaves no room in the context."""
         context_ids = self.context_ids(episode)
         token_ids = [*episode.now.token_ids, *context_ids]
         room = episode.limits.max_context_tokens - len(token_ids)
@@ -142,8 +139,7 @@ class TokenPolicy:
         return self._prompts[task.task_id]
 
     def _context(self, conversation: Conversation) -> list[int]:
-        """Tokens of the unread messages. An assistant message among them was inserted by the
-        program."""
+        """Tokens of the unread messages; the program inserted an assistant's among them."""
         context_ids: list[int] = []
         pending: list[Message] = []
         is_beginning = not conversation.turns

@@ -43,8 +43,7 @@ def trace_location() -> Location | None:
 
 
 def max_store_bytes() -> int:
-    """The limit in `POSTTRAIN_TRACES_MAX_GB` (10^9 bytes a gigabyte). Raises ConfigurationError
-    where it is not a positive number."""
+    """`POSTTRAIN_TRACES_MAX_GB` in bytes, 10^9 a gigabyte. Raises ConfigurationError."""
     return int(positive_number(os.environ, MAX_VARIABLE, DEFAULT_MAX_GB, "gigabytes") * 1e9)
 
 

@@ -27,11 +27,8 @@ _FILTERS = "step, part, is_failed, is_success, stop_reason, reward, advantage, n
 
 
 def import_store(path: Path, other: Path) -> int:
-    """Add the episodes of `other` to the store at `path`; returns how many were new.
-
-    Raises DataError where `other` is absent, damaged or no trace store, and as `open_to_write`
-    about `path`.
-    """
+    """Add the episodes of `other` to the store at `path`; returns how many were new. Raises
+    DataError about `other`, and as `open_to_write` about `path`."""
     if not other.is_file():
         raise DataError(f"{other} is not a file; name the traces.db that the other machine wrote")
     try:

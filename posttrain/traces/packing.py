@@ -102,8 +102,7 @@ def unpack_task(content: str) -> Task:
 
 
 def to_json(content: Mapping[str, Any]) -> str:
-    """Compact JSON in ASCII: an agent can write half of a surrogate pair, which UTF-8 cannot
-    hold."""
+    """Compact JSON in ASCII: UTF-8 cannot hold half of a surrogate pair."""
     return json.dumps(content, separators=(",", ":"))
 
 

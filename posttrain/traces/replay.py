@@ -30,8 +30,7 @@ _FROM_OUTSIDE = frozenset({StopReason.TIME_LIMIT, StopReason.ENGINE_LOST, StopRe
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One difference. `where` names the place for a person; the text of a side that has nothing
-    there is empty."""
+    """One difference. `where` is for a person; a side that has nothing there is empty."""
 
     where: str
     recorded: str
@@ -51,12 +50,10 @@ class Difference:
 def replay(
     recorded: TracedEpisode, domain: Domain, limits: AgentParams, codec: Codec | None = None
 ) -> list[Difference]:
-    """Every difference, in the order of the conversation; none where the episode is the same again.
-    Conversations that the agent's program left (`num_forks`) are not recorded, so their messages
-    are not replayed.
+    """Every difference, in the order of the conversation. Conversations that the agent's program
+    left (`num_forks`) are not recorded, so they are not replayed.
 
-    Raises DataError where `codec` is given and the episode has no tokens or does not say which turn
-    they belong to.
+    Raises DataError where `codec` is given and the episode has no tokens in turns.
     """
     policy: Policy
     if codec is None:
@@ -76,8 +73,7 @@ def replay(
 
 
 class _RecordedMessages:
-    """A policy that gives the recorded messages, from the first again where an episode is run
-    again."""
+    """A policy that gives the recorded messages, anew for each episode id."""
 
     def __init__(self, recorded: TracedEpisode) -> None:
         trajectory = recorded.trajectory

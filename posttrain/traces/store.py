@@ -70,12 +70,11 @@ CREATE INDEX calls_by_tool ON calls (tool, outcome);
 
 
 def open_to_write(path: Path) -> sqlite3.Connection:
-    """A connection for writing; creates the store and its folders where there is none.
-    Transactions are opened by hand, and the connection may be handed to another thread.
+    """A connection for writing, for any thread; makes the store where there is none. Transactions
+    are opened by hand.
 
-    Raises ConfigurationError where the place is a network mount or cannot be written, DataError
-    where the file is damaged, of another version or no trace store, Interrupted where the disk is
-    full.
+    Raises ConfigurationError for a network mount or a place that cannot be written, DataError for a
+    damaged file or another version, Interrupted for a full disk.
     """
     refuse_network_mount(path)
     try:
@@ -109,8 +108,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a store that cannot be read and its write-ahead log, and give the new path; an earlier
-    one that was set aside is replaced."""
+    """Rename an unreadable store and its log; replaces an earlier one. Returns the new path."""
     aside = path.with_name(f"{path.name}.aside")
     with one_at_a_time(path.parent):
         try:  # another process may have set it aside meanwhile and begun a new one

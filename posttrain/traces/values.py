@@ -44,12 +44,9 @@ class TracedEpisode:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One start of a stage. `uid` is random and the same in every store that the run was imported
-    into; `key` names the code, data and knobs.
-
-    `started_at` is in seconds since 1970. `settings` holds the sections `world` and `agent` of
-    params.yaml, which a replay needs.
-    """
+    """One start of a stage. `uid` is random and stays in an import; `key` names code, data and
+    knobs; `started_at` is in seconds since 1970; `settings` holds the sections `world` and `agent`
+    of params.yaml, which a replay needs."""
 
     uid: str
     stage: str

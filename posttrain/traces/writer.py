@@ -2,12 +2,13 @@
 
 Traces may fail and the stage may not: a full or broken disk ends the tracing of this process with
 one line on stderr. A store at the default place that is damaged or of another version is set aside,
-and a new one begun. Where a
-person named a place that cannot be (`POSTTRAIN_TRACES` on a network mount), the stage refuses to
-start; at the default place it goes on without traces.
+and a new one begun. Where a person named a place that cannot be (`POSTTRAIN_TRACES` on a network
+mount), the stage refuses to start; at the default place it goes on without traces. From a full
+store the oldest run's episodes go first, and within a run the oldest.
 """
 
 import contextlib
+import json
 import sqlite3
 import sys
 import time
@@ -22,7 +23,6 @@ from pydantic import BaseModel
 
 from posttrain.runtime.exits import ConfigurationError, DataError, StageError
 from posttrain.runtime.sqlite import transaction
-from posttrain.traces.eviction import make_room
 from posttrain.traces.location import VARIABLE, max_store_bytes, trace_location
 from posttrain.traces.packing import Row, pack_body, pack_calls, pack_filters, pack_task, to_json
 from posttrain.traces.store import open_to_write, set_aside, typed_errors
@@ -32,6 +32,8 @@ from posttrain.types import Task
 Record = Callable[[Sequence[TracedEpisode]], None]
 _BATCH = 128  # episodes in one transaction: a step of the default run
 _MAX_WAITING = 64  # batches; a stage that is ahead of the disk by more waits for it
+_TARGET_FRAC = 0.9  # of the limit is left: a store at its limit would otherwise delete something at every step
+_CHUNK = 500  # episodes deleted in one transaction, for which other writers wait
 
 
 class EpisodeParams(Protocol):
@@ -46,11 +48,9 @@ class EpisodeParams(Protocol):
 
 @contextlib.contextmanager
 def open_traces(stage: str, *, key: str, params: EpisodeParams) -> Iterator[Record]:
-    """Context manager around a stage: yields the function that takes its episodes. All of them are
-    written when the block ends, however it ends. The function does nothing where traces are off.
-
-    Raises ConfigurationError where `POSTTRAIN_TRACES` or its size limit asks for what cannot be.
-    """
+    """Yields the function that takes a stage's episodes, which are written when the block ends,
+    however it ends. It does nothing where traces are off. Raises ConfigurationError where
+    `POSTTRAIN_TRACES` or its size limit asks for what cannot be."""
     writer = _open_writer(stage, key=key, params=params)
     if writer is None:
         yield lambda _: None
@@ -62,8 +62,7 @@ def open_traces(stage: str, *, key: str, params: EpisodeParams) -> Iterator[Reco
 
 
 class TraceWriter:
-    """Writes the episodes of one run. Once the store cannot be written any more, it calls `warn`
-    and drops what follows."""
+    """Writes the episodes of one run. Where writing fails, it calls `warn` and drops the rest."""
 
     def __init__(self, path: Path, run: Run, *, max_bytes: int, warn: Callable[[str], None]) -> None:
         """Raises as `open_to_write`."""
@@ -133,8 +132,7 @@ class TraceWriter:
         return self._id_of("tasks", "digest", known[1])
 
     def _id_of(self, table: str, unique: str, row: Row) -> int:
-        """Select by the row's first column, or insert. Not `INSERT OR IGNORE`, which uses up a
-        number each time."""
+        """Select by the first column, or insert. `INSERT OR IGNORE` uses up a number each time."""
         found = self._connection.execute(f"SELECT id FROM {table} WHERE {unique} = ?", row[:1]).fetchone()
         if found:
             return int(found[0])
@@ -164,3 +162,49 @@ def _open_writer(stage: str, *, key: str, params: EpisodeParams) -> TraceWriter 
             raise
         warn(f"no traces of this run, the stage goes on: {error}. {VARIABLE}=off turns them off without a word")
         return None
+
+
+def make_room(connection: sqlite3.Connection, *, max_bytes: int) -> int:
+    """Delete episodes until nine tenths of `max_bytes` are in use, where the file is larger, and
+    shrink the file; returns how many were deleted. Runs, tasks and tools that no episode needs any
+    more go too: a run that still writes puts its own row back."""
+    if file_bytes(connection) <= max_bytes:
+        return 0
+    num_deleted = 0
+    for (run,) in connection.execute("SELECT id FROM runs ORDER BY started_at, id").fetchall():
+        while _used_bytes(connection) > _TARGET_FRAC * max_bytes and (chunk := _delete_chunk(connection, run)):
+            num_deleted += chunk
+    with transaction(connection):
+        connection.execute("DELETE FROM tasks WHERE id NOT IN (SELECT task FROM episodes)")
+        connection.execute("DELETE FROM runs WHERE NOT EXISTS (SELECT 1 FROM episodes WHERE run = runs.id)")
+    num_excess = _pragma(connection, "page_count") - max_bytes // _pragma(connection, "page_size")
+    # `execute` would free one or two pages: the pragma frees one at each step of its statement.
+    connection.executescript(f"PRAGMA incremental_vacuum({max(num_excess, 1)})")
+    # PASSIVE waits for no reader; where one is in the way, the last connection to close does it.
+    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+    return num_deleted
+
+
+def file_bytes(connection: sqlite3.Connection) -> int:
+    """Size of the store once its write-ahead log is written back."""
+    return _pragma(connection, "page_count") * _pragma(connection, "page_size")
+
+
+def _used_bytes(connection: sqlite3.Connection) -> int:
+    return file_bytes(connection) - _pragma(connection, "freelist_count") * _pragma(connection, "page_size")
+
+
+def _delete_chunk(connection: sqlite3.Connection, run: int) -> int:
+    """Delete the run's first episodes; returns how many, 0 when none is left."""
+    first = "SELECT id FROM episodes WHERE run = ? ORDER BY number LIMIT ?"
+    episodes = json.dumps([episode for (episode,) in connection.execute(first, (run, _CHUNK))])
+    num_deleted = 0  # counted, because a damaged index may name rows that are not there
+    with transaction(connection):
+        for table, column in (("calls", "episode"), ("bodies", "episode"), ("episodes", "id")):
+            deletion = f"DELETE FROM {table} WHERE {column} IN (SELECT value FROM json_each(?))"
+            num_deleted = connection.execute(deletion, (episodes,)).rowcount
+    return num_deleted
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])

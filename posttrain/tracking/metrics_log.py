@@ -84,8 +84,7 @@ class MetricsLog:
 
 
 def read_metrics(path: Path) -> list[dict[str, MetricValue]]:
-    """The lines of a `metrics.jsonl` in their order. Raises DataError where it is absent or one of
-    them is damaged."""
+    """The lines of a `metrics.jsonl`. Raises DataError where it is absent or one is damaged."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:

@@ -39,12 +39,9 @@ class TrackedStage(Protocol):
 
 
 def open_wandb(stage: TrackedStage, *, run_id: str | None = None) -> Any:
-    """A run as wandb has it: a new one, or with a `run_id` more of an earlier one. None where wandb
-    is not installed or `WANDB_MODE` is `disabled`.
-
-    Raises ConfigurationError for an unknown mode, a folder that cannot be written, or where wandb
-    refuses a setting or cannot start an online run.
-    """
+    """A new run of wandb, or with a `run_id` more of an earlier one. None where wandb is not
+    installed or `WANDB_MODE` is `disabled`. Raises ConfigurationError for an unknown mode, a folder
+    that cannot be written, or where wandb refuses a setting or an online run."""
     mode: Any = os.environ.get("WANDB_MODE", "offline")
     if mode == "disabled" or importlib.util.find_spec("wandb") is None:
         return None

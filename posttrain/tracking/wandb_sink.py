@@ -38,8 +38,7 @@ SUMMARIES = {
 
 
 class WandbSink:
-    """One training's run. `memory` is the file of its id and last step; lines up to `sent_step` are
-    in the run already."""
+    """One training's run; it has the lines up to `sent_step`. `memory` has id and last step."""
 
     def __init__(self, run: Any, stage: str, memory: Path, *, sent_step: int) -> None:
         self._run, self._stage, self._memory = run, stage, memory
@@ -69,8 +68,7 @@ class WandbSink:
 
 
 def wandb_sinks(stage: TrackedStage, checkpoint_dir: Path) -> tuple[Sink, ...]:
-    """A sink for the stage's run; none where `open_wandb` gives none. Raises as `open_wandb`
-    does."""
+    """A sink for the stage's run, if any. Raises as `open_wandb` does."""
     memory = checkpoint_dir / MEMORY
     run_id, sent_step = _remembered(memory)
     run = open_wandb(stage, run_id=run_id)
@@ -78,8 +76,7 @@ def wandb_sinks(stage: TrackedStage, checkpoint_dir: Path) -> tuple[Sink, ...]:
 
 
 def _remembered(memory: Path) -> tuple[str | None, int]:
-    """Id and last step of the run to go on with; None and 0 for a new run, where the file cannot be
-    read."""
+    """Id and last step of the run to go on with; None and 0 where the file cannot be read."""
     try:
         kept = json.loads(memory.read_text(encoding="utf-8"))
         return str(kept["id"]), int(kept["step"])

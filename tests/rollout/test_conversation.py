@@ -21,8 +21,7 @@ LIMITS = limits_of(9, 9, 99)
 
 
 class Play:
-    """An agent that says the given lines, whatever it is asked; `drawn` is the row that would be
-    trained on."""
+    """An agent that says the given lines; `drawn` is the row that would be trained on."""
 
     def __init__(self, *lines, limits=LIMITS):
         self.codec = WordCodec()

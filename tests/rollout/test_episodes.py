@@ -10,6 +10,7 @@ from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.types import Message, Outcome, StopReason, ToolCall
 from tests.limits import limits_of
+from tests.rollout.agents.program_episodes import Stateless
 from tests.rollout.lock_world import (
     LIMITS,
     EndingDomain,
@@ -121,7 +122,7 @@ def test_a_broken_tool_loses_the_episode_and_too_many_lost_ones_are_one_error():
 def test_a_lost_episode_is_played_again_from_the_start():
     calls = [call("try_code", arguments_of("1")), say("done")]
 
-    class LostOnce:
+    class LostOnce(Stateless):
         def __init__(self):
             self.experts = {}
 
@@ -132,22 +133,16 @@ def test_a_lost_episode_is_played_again_from_the_start():
                 raise EngineFailed("no server answers")
             return Reply(self.experts[episode.episode_id].reply(episode.messages))
 
-        def release(self, episode):
-            pass
-
     [trajectory] = run_episodes(LostOnce(), [lock_task()], domain=LockDomain(), limits=LIMITS, seeds=[1])
     assert trajectory.stop_reason == StopReason.DONE
     assert contents(trajectory, "tool") == ['{"open":false,"tries":1}'], "a world of its own"
 
 
 def test_an_episode_that_takes_too_long_ends_as_time_limit_from_its_first_message_on():
-    class Slow:
+    class Slow(Stateless):
         async def reply(self, episode):
             await asyncio.sleep(0.3 if not episode.turns else 5)
             return Reply(call("try_code", arguments_of("1")))
-
-        def release(self, episode):
-            pass
 
     [trajectory] = run_episodes(
         Slow(), [lock_task()], domain=LockDomain(), limits=LIMITS.model_copy(update={"max_seconds": 0.1}), seeds=[1]

@@ -222,8 +222,7 @@ def test_what_is_spent_is_counted_and_ends_at_the_limit(endpoint):
     assert account.cost == pytest.approx(3 * (1000 * 1 + 100 * 10) / 1e6)  # the third request passes the limit
 
 
-def test_requests_keep_the_distance_that_the_account_allows(endpoint):
-    server = endpoint(opens_the_lock)
+def test_requests_keep_the_distance_that_the_account_allows():
     waited = []
     account = account_of("POSTTRAIN_OPENAI", {"POSTTRAIN_OPENAI_RPM": "6000"})
 
@@ -237,7 +236,6 @@ def test_requests_keep_the_distance_that_the_account_allows(endpoint):
     asyncio.run(ask_for_three())
     # counted from the start: a busy machine wakes one late, and the next comes on time
     assert all(seconds > 0.01 * index - 1e-3 for index, seconds in enumerate(waited))
-    assert not server.bodies
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,14 @@ import time
 
 import pytest
 
-from posttrain.rollout.tool_calls import ToolFailed, run_calls
+from posttrain.rollout.agent_loops import ToolFailed, run_calls
 from posttrain.types import ToolCall, ToolRun
 from posttrain.worlds.tools import ToolError, is_error, tool_from
 from tests.limits import limits_of
 
 
 def run(functions, *calls, **limits):
-    """Each call is (name, arguments); what comes back is (content, run) of each, in the order of
-    the calls."""
+    """Calls are (name, arguments); returns (content, run) of each in their order."""
     tools = {function.__name__: tool_from(function) for function in functions}
     made = [ToolCall(f"call_{index}", name, arguments) for index, (name, arguments) in enumerate(calls, 1)]
     return asyncio.run(run_calls(made, tools, limits_of(1, 1, 2, **limits)))

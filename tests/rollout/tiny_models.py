@@ -51,7 +51,6 @@ def tiny_model(architecture: str, seed: int = 0) -> torch.nn.Module:
 
 @torch.no_grad()
 def reference_logprobs(model: torch.nn.Module, token_ids: list[int], temperature: float = 1.0) -> torch.Tensor:
-    """(T, V): row t is the distribution of token t + 1, from one plain forward pass of
-    transformers."""
+    """(T, V): row t is the distribution of token t + 1, by a plain forward pass."""
     logits = model(torch.tensor([token_ids])).logits[0]
     return torch.log_softmax(logits / temperature, dim=-1)

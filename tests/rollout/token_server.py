@@ -16,8 +16,7 @@ from tests.rollout.tiny_models import tiny_model
 
 
 class TokenServer(LoopbackServer):
-    """`mood` is `well`, `hangs`, `garbage`, `forgets` (says it loaded and did not), `refuses`;
-    `stop()` is its death."""
+    """`mood`: `well`, `hangs`, `garbage`, `forgets` (says it loaded and did not), `refuses`."""
 
     def __init__(self, port: int = 0) -> None:
         self.mood = "well"

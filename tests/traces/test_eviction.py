@@ -6,9 +6,8 @@ import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
-from posttrain.traces.eviction import make_room
 from posttrain.traces.store import open_to_write
-from posttrain.traces.writer import TraceWriter
+from posttrain.traces.writer import TraceWriter, make_room
 from tests.rollout.lock_world import lock_task, say
 from tests.traces.episodes import ids, opened, read, record, refuse, run_of, spoken
 

@@ -55,10 +55,6 @@ def test_a_link_to_a_network_mount_is_followed(tmp_path, mount):
         refuse_network_mount(tmp_path / "here" / "traces.db")
 
 
-def test_this_machines_own_disk_is_fine(tmp_path):
-    refuse_network_mount(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("text", "location"),
     [

@@ -46,8 +46,7 @@ def limits(repository):
 
 
 def stream(*changes, seed=0):
-    """A line for each of the changes, over healthy values that differ by a tenth from step to
-    step."""
+    """A line for each change, over healthy values that differ by a tenth from step to step."""
     draws = random.Random(seed)
     for step, change in enumerate(changes, start=1):
         yield {**{name: value * draws.uniform(0.9, 1.1) for name, value in HEALTHY.items()}, **change, "step": step}

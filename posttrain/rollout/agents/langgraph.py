@@ -10,7 +10,7 @@ import asyncio
 import json
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -37,13 +37,16 @@ MakeGraph = Callable[["PolicyChatModel", list[BaseTool]], CompiledStateGraph[Any
 
 
 def langgraph_loop(make_graph: MakeGraph) -> AgentLoop:
-    """The agent loop of a graph over `messages`: `make_graph(model, tools)` compiles it, anew for
-    each message of the user. One that takes more steps than its `recursion_limit` ends as
-    TURN_LIMIT."""
+    """The agent loop of a graph over `messages`; `make_graph(model, tools)` compiles it for each
+    message of the user. Beyond its `recursion_limit` the episode ends as TURN_LIMIT."""
 
     async def program(host: AgentHost, messages: Sequence[Message]) -> None:
         model = PolicyChatModel(host=host, thread=threading.current_thread())
-        tools: list[BaseTool] = [_tool(schema["function"], host) for schema in host.episode.task_schemas()]
+        functions = [schema["function"] for schema in host.episode.task_schemas()]
+        tools: list[BaseTool] = [
+            _EpisodeTool(name=one["name"], description=one["description"], args_schema=one["parameters"], host=host)
+            for one in functions
+        ]
         graph = make_graph(model, tools)
         opening = {"messages": [to_langchain(message) for message in messages]}
         try:
@@ -59,8 +62,7 @@ def langgraph_loop(make_graph: MakeGraph) -> AgentLoop:
 
 
 class PolicyChatModel(BaseChatModel):
-    """One episode's policy as a LangChain chat model. Temperature and the like are the
-    rollout's."""
+    """One episode's policy as a LangChain chat model, at the rollout's temperature."""
 
     host: Any  # AgentHost; pydantic would check what it cannot
     thread: Any  # of the event loop
@@ -128,15 +130,8 @@ class _EpisodeTool(BaseTool):
         return asyncio.run_coroutine_threadsafe(self._arun(**arguments), self.host.over.get_loop()).result()
 
 
-def _tool(function: Mapping[str, Any], host: AgentHost) -> _EpisodeTool:
-    return _EpisodeTool(
-        name=function["name"], description=function["description"], args_schema=function["parameters"], host=host
-    )
-
-
 def to_langchain(message: Message) -> BaseMessage:
-    """LangChain's form of a message; a call whose arguments are no JSON object is an invalid call
-    there."""
+    """LangChain's form of a message; a call without a JSON object is an invalid call there."""
     match message.role:
         case "system":
             return SystemMessage(message.content)

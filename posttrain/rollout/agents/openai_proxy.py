@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from posttrain.rollout.agent_loops import AgentLoop
+from posttrain.rollout.agent_loops import AgentLoop, in_thread
 from posttrain.rollout.agents.openai_format import (
     MODEL,
     BadRequest,
@@ -36,7 +36,6 @@ from posttrain.rollout.agents.openai_format import (
 from posttrain.rollout.agents.program import AgentHost, EpisodeOver, run_program
 from posttrain.rollout.episode import Episode
 from posttrain.rollout.policy import Policy
-from posttrain.rollout.tool_calls import in_thread
 from posttrain.types import Message, StopReason
 
 _SETTINGS: dict[str, Any] = {
@@ -50,62 +49,50 @@ _SETTINGS: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Home:
-    host: AgentHost
-    loop: asyncio.AbstractEventLoop
-    thread: threading.Thread
-
-
-@dataclass(frozen=True, slots=True)
 class AgentTask:
-    """The argument of an agent: base URL, key and model of the policy, the conversation to answer
-    and the tools, in OpenAI's form.
-
-    `call_tool(name, arguments)` runs a tool of the episode and returns the text for the model;
-    `arguments` is the JSON text as the model wrote it. A coroutine awaits `acall_tool`.
-    """
+    """The argument of an agent: the policy's endpoint, the conversation and the tools in OpenAI's
+    form, and `call_tool(name, arguments)`, which returns the text for the model. `arguments` is the
+    JSON text as the model wrote it. A coroutine awaits `acall_tool`."""
 
     base_url: str
     api_key: str
     model: str
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
-    _home: _Home
+    _host: AgentHost
+    _thread: threading.Thread  # of the event loop
 
     def call_tool(self, name: str, arguments: str) -> str:
-        """Run a tool, for threads. Raises EpisodeOver, and RuntimeError in the event loop that it
-        would wait for."""
-        if threading.current_thread() is self._home.thread:
+        """Run a tool, for threads. Raises EpisodeOver, and RuntimeError in the event loop."""
+        if threading.current_thread() is self._thread:
             raise RuntimeError(
                 "call_tool would wait for the event loop that it holds up: in a coroutine, `await task.acall_tool(…)`"
             )
-        return asyncio.run_coroutine_threadsafe(self.acall_tool(name, arguments), self._home.loop).result()
+        loop = self._host.over.get_loop()
+        return asyncio.run_coroutine_threadsafe(self.acall_tool(name, arguments), loop).result()
 
     async def acall_tool(self, name: str, arguments: str) -> str:
         """Run a tool, for coroutines. Raises EpisodeOver."""
-        return await self._home.host.run_call(name, arguments)
+        return await self._host.run_call(name, arguments)
 
 
 Agent = Callable[[AgentTask], None] | Callable[[AgentTask], Coroutine[Any, Any, None]]
 
 
 def openai_loop(agent: Agent) -> AgentLoop:
-    """The agent loop of a function of an `AgentTask`, which answers the user and returns; the
-    requests to the policy are recorded.
+    """The agent loop of a function of an `AgentTask`, which answers the user and returns.
 
-    A plain function runs in a thread of its own, and may use the blocking client. A coroutine
-    function shares the event loop that serves its requests: it must use `AsyncOpenAI`, and block
-    nowhere.
+    A plain function runs in a thread of its own with the blocking client. A coroutine shares the
+    event loop that serves its requests: it uses `AsyncOpenAI` and blocks nowhere.
     """
     proxy = Proxy()
 
     async def loop(episode: Episode, policy: Policy) -> StopReason:
         async def program(host: AgentHost, messages: Sequence[Message]) -> None:
             async with proxy.serve(host) as (base_url, api_key):
-                home = _Home(host, asyncio.get_running_loop(), threading.current_thread())
-                await _run(
-                    agent, AgentTask(base_url, api_key, MODEL, openai_messages(messages), episode.task_schemas(), home)
-                )
+                asked, schemas = openai_messages(messages), episode.task_schemas()
+                here = threading.current_thread()
+                await _run(agent, AgentTask(base_url, api_key, MODEL, asked, schemas, host, here))
 
         return await run_program(episode, policy, program)
 
@@ -130,8 +117,7 @@ def _exit_as_error() -> Iterator[None]:
 
 
 class Proxy:
-    """Serves the episodes of a batch behind one port of the loopback interface, while there are
-    any."""
+    """Serves the open episodes of a batch behind one port of the loopback interface."""
 
     def __init__(self) -> None:
         self._server: _Server | None = None

@@ -12,11 +12,10 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from posttrain.rollout.agent_loops import AgentFailed
+from posttrain.rollout.agent_loops import AgentFailed, ToolFailed, run_calls
 from posttrain.rollout.conversation import bounded, is_same, is_same_call
 from posttrain.rollout.episode import Episode
 from posttrain.rollout.policy import Policy
-from posttrain.rollout.tool_calls import ToolFailed, run_calls
 from posttrain.runtime.limits import reason
 from posttrain.types import Message, StopReason, ToolCall
 
@@ -29,8 +28,7 @@ class EpisodeOver(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A message for the program; `num_read` tokens of context stood before its `num_written`;
-    `is_cut`: it ran into a limit."""
+    """A message of `num_written` tokens behind `num_read`; `is_cut`: it ran into a limit."""
 
     message: Message
     num_read: int
@@ -46,14 +44,13 @@ class Served:
 
 
 class AgentHost:
-    """Serves one episode to its program. `over` gets the stop reason, or an error, as soon as
-    nothing more is served."""
+    """Serves one episode to its program until `over` has the stop reason or an error."""
 
     def __init__(self, episode: Episode, policy: Policy) -> None:
         self.episode = episode
         self.over: asyncio.Future[StopReason] = asyncio.get_running_loop().create_future()
         self._policy = policy
-        self._clock = self.over.get_loop().call_later(episode.limits.max_seconds, self._end_unless_asked)
+        self._clock = self.over.get_loop().call_later(episode.limits.max_seconds, self.end, StopReason.TIME_LIMIT)
         self._turn = asyncio.Lock()  # a program that asks for two messages at once gets one after the other
         self._writing: asyncio.Task[Any] | None = None
         self._cut: StopReason | None = None
@@ -88,8 +85,7 @@ class AgentHost:
             )
 
     async def run_call(self, name: str, arguments: str) -> str:
-        """Run a call of one of the episode's tools; returns the text for the agent. Raises
-        EpisodeOver."""
+        """Run a call of a tool; returns the text for the agent. Raises EpisodeOver."""
         self._refuse_if_over()
         call = self._made(ToolCall("", name, arguments))
         self._running.add(call.id)
@@ -111,7 +107,7 @@ class AgentHost:
         self._clock.cancel()
         if self.over.done():
             # Marks the exception as retrieved, or asyncio would print it at garbage collection.
-            self.over.exception()  # whoever waited for it has seen it
+            self.over.exception()
         self.end(StopReason.DONE)
         if self._writing is not None:
             await stop_task(self._writing)
@@ -126,9 +122,8 @@ class AgentHost:
         return [*self.episode.task.messages, *(now.messages[now.written()[0] :] if now.turns else ())]
 
     async def run_until_over(self, program: Coroutine[Any, Any, object]) -> StopReason | None:
-        """Run the program until it returns (None, or the reason why its last message is the last)
-        or the episode is over. Raises AgentFailed for its exception, and the error that ended the
-        episode."""
+        """Run the program until it returns (None, or why its last message is the last) or the
+        episode is over. Raises AgentFailed for its exception, or the episode's error."""
         running: asyncio.Task[Any] = asyncio.create_task(program)
         try:
             await asyncio.wait([running, self.over], return_when=asyncio.FIRST_COMPLETED)
@@ -163,8 +158,7 @@ class AgentHost:
             raise EpisodeOver(f"the episode is over: {stop}")
 
     def _without_keys(self, messages: Sequence[Message]) -> list[Message]:
-        """Redact and cut the messages that the program added; those of the policy stay as they
-        are."""
+        """Redact and cut the messages that the program added, not those of the policy."""
         known = self.episode.now.messages
         return [
             message
@@ -180,16 +174,12 @@ class AgentHost:
         )
 
     def _made(self, call: ToolCall) -> ToolCall:
-        """The call of the agent's last message that the program runs; one that it makes on its own
-        has no id."""
+        """The call of the agent's last message; one that the program makes itself has no id."""
         now = self.episode.now
         made = now.messages[now.written()[-1]].tool_calls if now.turns else ()
         # Equal calls of one message are told apart by those that have been run already.
         is_taken = self._running | set(self._results)
         return next((one for one in made if one.id not in is_taken and is_same_call(one, call)), call)
-
-    def _end_unless_asked(self) -> None:
-        self.end(StopReason.TIME_LIMIT)
 
     def _fail(self, error: Exception) -> EpisodeOver:
         """End the episode with this error, whatever the program makes of the returned one."""
@@ -215,8 +205,7 @@ Program = Callable[[AgentHost, Sequence[Message]], Coroutine[Any, Any, object]]
 
 
 async def run_program(episode: Episode, policy: Policy, program: Program) -> StopReason:
-    """Run an episode: `program(host, conversation)` answers the user, again and again as long as
-    the user replies."""
+    """Run an episode: `program(host, conversation)` answers the user each time the user replies."""
     host = AgentHost(episode, policy)
     try:
         while True:

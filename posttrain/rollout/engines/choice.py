@@ -49,8 +49,7 @@ def is_elsewhere() -> bool:
 
 
 def server_urls() -> list[str]:
-    """The servers' URLs, without duplicates. Raises ConfigurationError where the environment has
-    none."""
+    """The servers' URLs, without duplicates. Raises ConfigurationError where there are none."""
     named = os.environ.get("POSTTRAIN_VLLM_URLS", "")
     if not named:
         raise ConfigurationError(

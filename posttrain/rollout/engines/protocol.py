@@ -58,8 +58,7 @@ class Engine(Protocol):
         ...
 
     def refresh_weights(self) -> None:
-        """Copy the model's current weights. Raises RuntimeError while a message is being
-        written."""
+        """Copy the model's current weights. Raises RuntimeError while a message is written."""
         ...
 
     def sleep(self) -> None:

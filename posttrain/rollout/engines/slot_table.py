@@ -4,9 +4,6 @@ NumPy calls.
 Slots in use are always the first ones: freeing a slot moves the last one into the hole.
 """
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,17 +13,8 @@ MAX_STOP_IDS = 8
 _NO_TOKEN = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Prefix:
-    """The first `length` tokens of a context are those of `slot`."""
-
-    slot: int
-    length: int
-
-
 class SlotTable:
-    """Arrays over S slots of C positions: `length` known tokens, `num_cached` with keys and
-    values."""
+    """Arrays over S slots of C positions: `length` known tokens, `num_cached` in the KV cache."""
 
     def __init__(self, num_slots: int, max_context_tokens: int) -> None:
         self.num_used = 0
@@ -53,8 +41,7 @@ class SlotTable:
         return self._episode_ids[slot]
 
     def take(self, episode_id: str, seed: int) -> int:
-        """Give the next free slot to an episode and draw its random stream: number p is for
-        position p."""
+        """Give an episode the next free slot and its random stream, a number per position."""
         slot = self.num_used
         self.num_used += 1
         self._episode_ids.append(episode_id)
@@ -67,22 +54,21 @@ class SlotTable:
         return slot
 
     def free(self, episode_id: str) -> tuple[int, int]:
-        """Free the episode's slot and move the last used one into it. Returns that one's old and
-        new place."""
+        """Move the last used slot into the episode's. Returns its old and its new place."""
         slot = self._slot_of.pop(episode_id)
         self.num_used -= 1
         last, moved = self.num_used, self._episode_ids.pop()
         if slot != last:
-            for column in self._columns():
-                column[slot] = column[last]
+            for column in vars(self).values():
+                if isinstance(column, np.ndarray):
+                    column[slot] = column[last]
             self._episode_ids[slot] = moved
             self._slot_of[moved] = slot
         self.is_writing_S[last] = False
         return last, slot
 
     def begin(self, request: GenerateRequest) -> None:
-        """Put a request into its episode's slot; cached positions stay as far as the contexts
-        agree."""
+        """Put a request into its slot; cached positions stay as far as the contexts agree."""
         slot = self._slot_of[request.episode_id]
         context = np.asarray(request.token_ids, np.int64)
         num_cached = min(int(self.num_cached_S[slot]), len(context) - 1)
@@ -97,9 +83,9 @@ class SlotTable:
         self.stop_S_8[slot, : len(request.stop_ids)] = sorted(request.stop_ids)
         self.is_writing_S[slot] = True
 
-    def longest_prefix(self, slot: int, available_S: NDArray[np.int64]) -> Prefix:
-        """The slot that shares the longest prefix of this one's context, counting the first
-        `available_S` tokens of each; the last token is always computed."""
+    def longest_prefix(self, slot: int, available_S: NDArray[np.int64]) -> tuple[int, int]:
+        """The slot that shares the longest prefix of this one's context, and the prefix's length.
+        Of each slot the first `available_S` tokens count; the last token is always computed."""
         context = self.token_S_C[slot, : self.length_S[slot] - 1]
         is_same = self.token_S_C[: self.num_used, : len(context)] == context
         same_S = (
@@ -109,29 +95,24 @@ class SlotTable:
         )
         shared_S = np.minimum(same_S, available_S[: self.num_used])
         best = int(shared_S.argmax())
-        return Prefix(best, int(shared_S[best]))
+        return best, int(shared_S[best])
 
     def append(self, token_N: NDArray[np.int64], logprob_N: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Append one token to each writing slot of the first N; returns the slots whose message
-        ends."""
+        """Append a token to each writing slot of the first N; returns slots whose message ends."""
         slots = np.flatnonzero(self.is_writing_S[: len(token_N)])
         token, length = token_N[slots], self.length_S[slots]
         self.token_S_C[slots, length] = token
         self.logprob_S_C[slots, length] = logprob_N[slots]
         self.num_cached_S[slots] = length
         self.length_S[slots] = length + 1
-        is_ended = self.is_stop(slots, token) | (length + 1 == self.message_limit_S[slots])
+        is_stop = (self.stop_S_8[slots] == token[:, None]).any(1)
+        is_ended = is_stop | (length + 1 == self.message_limit_S[slots])
         ended: NDArray[np.int64] = slots[is_ended]
         self.is_writing_S[ended] = False
         return ended
 
-    def is_stop(self, slots: NDArray[np.int64], token: NDArray[np.int64]) -> NDArray[np.bool_]:
-        is_stop: NDArray[np.bool_] = (self.stop_S_8[slots] == token[:, None]).any(1)
-        return is_stop
-
     def message(self, slot: int) -> tuple[list[int], list[float], bool]:
-        """Tokens of the message just written, log-probabilities, and whether a stop token ended
-        it."""
+        """Tokens and log-probabilities of the message just written; True for a stop token."""
         written = slice(self.message_start_S[slot], self.length_S[slot])
         token_ids = self.token_S_C[slot, written]
         return (
@@ -139,9 +120,3 @@ class SlotTable:
             self.logprob_S_C[slot, written].tolist(),
             bool((self.stop_S_8[slot] == token_ids[-1]).any()),
         )
-
-    def forget_cache(self) -> None:
-        self.num_cached_S[:] = 0
-
-    def _columns(self) -> list[NDArray[Any]]:
-        return [column for column in vars(self).values() if isinstance(column, np.ndarray)]

@@ -62,8 +62,7 @@ class SlottedDecoder:
 
     @torch.inference_mode()
     def read(self, extensions: Sequence[Extension]) -> None:
-        """Cache the keys and values of new tokens, packed by length; extensions of one slot in
-        order."""
+        """Cache keys and values of new tokens, packed by length; those of one slot in order."""
         batch: list[Extension] = []
         room = _MAX_PACKED_TOKENS
         for extension in sorted(extensions, key=lambda extension: len(extension.token_ids)):

@@ -30,8 +30,8 @@ class TorchEngine:
     """Generates for one model, whose weights it copies when made and in `refresh_weights`."""
 
     def __init__(self, model: nn.Module, *, num_slots: int, max_context_tokens: int) -> None:
-        """On a GPU there are fewer slots than `num_slots` where a third of the free memory has no
-        room for them. Raises ConfigurationError for an unsupported model."""
+        """On a GPU at most as many slots as a third of the free memory holds. Raises
+        ConfigurationError for an unsupported model."""
         self.policy_version = 0
         weights = fuse(model)
         if weights.embedding.is_cuda:
@@ -98,7 +98,7 @@ class TorchEngine:
                 "await them first"
             )
         self._awake = None
-        self._table.forget_cache()
+        self._table.num_cached_S[:] = 0
 
     @property
     def _decoder(self) -> SlottedDecoder:
@@ -107,8 +107,7 @@ class TorchEngine:
         return self._awake
 
     def _give_up(self, episode_id: str) -> "asyncio.Future[Generation] | None":
-        """Stop writing an episode's message. Its slot keeps its tokens, to compare the next context
-        with."""
+        """Stop writing an episode's message. Its slot keeps the tokens for the next context."""
         future = self._futures.pop(episode_id, None)
         if future is not None:
             self._ready = [request for request in self._ready if request.episode_id != episode_id]
@@ -119,25 +118,18 @@ class TorchEngine:
         return future
 
     def _check(self, request: GenerateRequest) -> None:
-        needed = len(request.token_ids) + request.max_new_tokens
-        if not request.token_ids or request.max_new_tokens < 1:
+        num_read, num_new, num_stops = len(request.token_ids), request.max_new_tokens, len(request.stop_ids)
+        is_held = num_read + num_new <= self._max_context_tokens and num_stops <= MAX_STOP_IDS
+        if min(num_read, num_new) < 1 or not is_held:
             raise ValueError(
-                f"{len(request.token_ids)} tokens of context and {request.max_new_tokens} to write; "
-                "both must be at least 1"
+                f"{num_read} tokens of context, {num_new} to write and {num_stops} stop tokens; a slot holds 1 of both "
+                f"at least, {self._max_context_tokens} together, and {MAX_STOP_IDS} stop tokens"
             )
-        if needed > self._max_context_tokens:
-            raise ValueError(
-                f"context and message may take {needed} tokens and a slot holds {self._max_context_tokens}: "
-                "make the engine with more"
-            )
-        if len(request.stop_ids) > MAX_STOP_IDS:
-            raise ValueError(f"{len(request.stop_ids)} stop tokens; a slot holds {MAX_STOP_IDS}")
         if request.episode_id in self._futures:
             raise ValueError(f"episode {request.episode_id!r} is still writing a message")
 
     async def _run(self) -> None:
-        """Write until every episode has its message; a failure is raised where each of them
-        waits."""
+        """Write until every episode has its message; each waiting one gets a failure."""
         try:
             while self._futures:
                 await self._until_idle()
@@ -174,8 +166,7 @@ class TorchEngine:
             slots = self._read_wave(slots)
 
     def _evict(self) -> bool:
-        """Free the idle slot with the shortest context, cheapest to read again. False where there
-        is none."""
+        """Free the idle slot with the shortest context. False where there is none."""
         idle = np.flatnonzero(~self._table.is_writing_S)
         if len(idle) == 0:
             return False
@@ -192,8 +183,7 @@ class TorchEngine:
             self._decoder.copy(source, target, int(self._table.num_cached_S[target]))
 
     def _read_wave(self, slots: list[int]) -> list[int]:
-        """Read the contexts of these slots. Returns those that could copy more from another slot of
-        this wave than from the cache."""
+        """Read these slots' contexts. Returns those that can copy more from a slot of this wave."""
         table = self._table
         planned_S = np.zeros(len(table), np.int64)
         deferred, extensions = [], []
@@ -201,13 +191,14 @@ class TorchEngine:
             num_cached, end = int(table.num_cached_S[slot]), int(table.length_S[slot]) - 1
             if num_cached == 0:
                 # `done`: cached now; `planned`: will be, once this wave is read.
-                done, planned = table.longest_prefix(slot, table.num_cached_S), table.longest_prefix(slot, planned_S)
-                if planned.length >= done.length + _MIN_SHARED:
+                done_slot, num_done = table.longest_prefix(slot, table.num_cached_S)
+                _, num_planned = table.longest_prefix(slot, planned_S)
+                if num_planned >= num_done + _MIN_SHARED:
                     deferred.append(slot)
                     continue
-                if done.length >= _MIN_SHARED:
-                    self._decoder.copy(done.slot, slot, done.length)
-                    num_cached = done.length
+                if num_done >= _MIN_SHARED:
+                    self._decoder.copy(done_slot, slot, num_done)
+                    num_cached = num_done
             planned_S[slot] = end
             if end > num_cached:
                 extensions.append(Extension(slot, num_cached, table.token_S_C[slot, num_cached:end].tolist()))
@@ -218,8 +209,7 @@ class TorchEngine:
         return deferred
 
     def _step(self) -> None:
-        """Write one token in every slot in use; in an idle one the last token is read again, to no
-        effect."""
+        """Write one token in every slot in use; an idle one reads its last again, to no effect."""
         table = self._table
         used = np.arange(table.num_used)
         length_N = table.length_S[: table.num_used]
@@ -259,9 +249,9 @@ def sample(logits_N_V: Tensor, temperature_N: Tensor, draw_N: Tensor) -> tuple[T
 
 
 def _inverse_cdf(probs_N_V: Tensor, draw_N: Tensor) -> Tensor:
-    """The first token whose cumulative sum exceeds draw · total. The total is 1 only up to
-    rounding, and the product may round up to it: then no sum would exceed it, and the last token
-    would be drawn however improbable it is."""
+    """The first token whose cumulative sum exceeds draw · total."""
+    # The product may round up to the total: no sum would exceed it, and the last token would be
+    # drawn however improbable it is.
     cdf_N_V = probs_N_V.cumsum(-1)
     total_N_1 = cdf_N_V[:, -1:]
     threshold_N_1 = torch.minimum(draw_N[:, None] * total_N_1, torch.nextafter(total_N_1, torch.zeros_like(total_N_1)))

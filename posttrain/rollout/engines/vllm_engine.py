@@ -9,6 +9,7 @@ seconds.
 
 import asyncio
 import os
+import shutil
 import sys
 import threading
 import time
@@ -25,7 +26,7 @@ from posttrain.models.adapters import is_adapted
 from posttrain.models.precision import compute_dtype
 from posttrain.rollout.engines.protocol import EngineFailed, GenerateRequest, Generation
 from posttrain.rollout.engines.vllm_server import BASE, ServerFailed, VllmServer
-from posttrain.rollout.engines.weight_files import WeightFiles
+from posttrain.rollout.engines.weight_files import write_weights
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.runtime.limits import reason
 from posttrain.runtime.redaction import redact
@@ -81,8 +82,7 @@ class Router:
 
 
 class VllmEngine:
-    """Generates for one model through the servers that `urls()` names now and later. To be
-    closed."""
+    """Generates for one model through the servers that `urls()` names; to be closed."""
 
     def __init__(
         self,
@@ -100,11 +100,10 @@ class VllmEngine:
         self.policy_version = -1
         self._model, self._urls, self._check_prompts, self._stop_ids = model, urls, check_prompts, stop_ids
         self._timeout_s, self._patience_s = timeout_s, patience_s
-        self._files = WeightFiles(folder)
         self._run = f"{os.getpid()}-{time.time_ns() % 10**9}"  # another run's version 3 is not ours
         self._router = Router()
         self._in_flight = 0
-        self._weights = folder
+        self._folder = self._weights = folder
         # Tokens written behind the fixed prompts, and the trainer's log-probabilities of them.
         self._reference: list[tuple[list[int], list[float]]] = []
         # Held while weights are written or given out: by `refresh_weights` and by the watch.
@@ -209,7 +208,9 @@ class VllmEngine:
                 self._router.set_down(url)
             self.policy_version += 1
             self._reference = []
-            self._weights = await asyncio.to_thread(self._files.write, self._model, self._version)
+            self._weights = await asyncio.to_thread(write_weights, self._model, self._folder / self._version)
+            # The last version stays too: a server may still be reading it.
+            shutil.rmtree(self._folder / f"{self._run}-{self.policy_version - 2}", ignore_errors=True)
         deadline = self._loop.time() + self._patience_s
         while True:
             errors = await self._bring_up()
@@ -236,8 +237,7 @@ class VllmEngine:
                     print(f"posttrain: a vLLM server is left out: {error}", file=sys.stderr, flush=True)
 
     async def _bring_up(self) -> list[BaseException]:
-        """Give the current weights to every server that is not up; the errors of those that stay
-        out."""
+        """Give the weights to every server that is not up; errors of those that stay out."""
         async with self._preparing:
             down = [url for url in self._urls() if url not in self._router.up]
             # The first server alone, because its tokens become the reference for all others.
@@ -258,12 +258,10 @@ class VllmEngine:
         return None
 
     async def _check(self, server: VllmServer) -> None:
-        """Compare the log-probabilities of tokens that the server samples behind the fixed prompts
-        with the trainer's.
+        """Compare the log-probabilities of sampled tokens behind fixed prompts with the trainer's.
 
-        Sampled ones: scoring a given text bypasses vLLM's prefix cache and would not show a stale
-        one. A server that comes later, when the weights in training may have changed, is compared
-        on the first server's tokens, as far as both wrote the same.
+        Scoring a given text would bypass vLLM's prefix cache and hide a stale one. A later server
+        is compared on the first one's tokens: the weights in training may have changed.
         """
         requests = [
             GenerateRequest("check", prompt, _CHECK_TOKENS, 1.0, seed, self._stop_ids)

@@ -32,8 +32,7 @@ class ServerFailed(Exception):
 
 
 class VllmServer:
-    """Raises ServerFailed where the server is to blame, ConfigurationError where it refuses the
-    request itself."""
+    """Raises ServerFailed, or ConfigurationError where the server refuses the request itself."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession, *, timeout_s: float) -> None:
         self.url = url
@@ -41,12 +40,9 @@ class VllmServer:
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(timeout_s, 10))
 
     async def write(self, request: GenerateRequest, *, model: str) -> tuple[list[int], list[float], str, list[str]]:
-        """One message: token ids, their log-probabilities, vLLM's finish reason, and the names of
-        the weights that wrote them.
-
-        The seed of a request combines the episode's with the position where it begins: vLLM has no
-        random stream that goes on over turns.
-        """
+        """Token ids, their log-probabilities, vLLM's finish reason, and the names of the weights
+        that wrote them."""
+        # vLLM has no random stream over turns: the seed takes in the position where a turn begins.
         sampling = {
             "temperature": request.temperature,
             "max_tokens": request.max_new_tokens,
@@ -85,8 +81,7 @@ class VllmServer:
         return str((await self._request("GET", "/weight_info")).get("weight_version"))
 
     async def load_weights(self, folder: Path, *, version: str, is_adapter: bool) -> None:
-        """Load weights for every message that begins after this; those in flight are finished by
-        the old ones."""
+        """Load weights for every message that begins after this."""
         # `wait`: messages in flight are finished by the weights that began them.
         await self._post("/pause?mode=wait")
         if is_adapter:

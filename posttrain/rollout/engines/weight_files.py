@@ -1,5 +1,4 @@
-"""Writes the weights of a model in training for servers to read: one folder per version, the last
-two kept.
+"""Writes the weights of a model in training for servers to read.
 
 A tied output matrix is written as a matrix of its own (`tie_word_embeddings: false`): vLLM on a CPU
 keeps a packed copy of the head, which a reload renews only where the file has the head.
@@ -16,37 +15,21 @@ from safetensors.torch import save_file
 from posttrain.models.adapters import is_adapted
 from posttrain.models.precision import compute_dtype
 
-_NUM_KEPT = 2
 
-
-class WeightFiles:
-    """Writes `folder/<version>/`."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._written: list[Path] = []
-
-    def write(self, model: Any, version: str) -> Path:
-        """Write a LoRA adapter alone where the model has one, else all weights; returns the
-        absolute folder."""
-        target = (self._folder / version).resolve()
-        shutil.rmtree(target, ignore_errors=True)
-        target.mkdir(parents=True)
-        if is_adapted(model):
-            # with embedding layers, peft would look for the model's hub page each time
-            model.save_pretrained(target, safe_serialization=True, save_embedding_layers=False)
-        else:
-            save_file(full_weights(model), target / "model.safetensors", metadata={"format": "pt"})
-        self._written.append(target)
-        for old in self._written[:-_NUM_KEPT]:
-            shutil.rmtree(old, ignore_errors=True)
-        del self._written[:-_NUM_KEPT]
-        return target
+def write_weights(model: Any, folder: Path) -> Path:
+    """Write the LoRA adapter alone or, without one, all weights; returns the absolute folder."""
+    target = folder.resolve()
+    target.mkdir(parents=True)
+    if is_adapted(model):
+        # with embedding layers, peft would look for the model's hub page each time
+        model.save_pretrained(target, safe_serialization=True, save_embedding_layers=False)
+    else:
+        save_file(full_weights(model), target / "model.safetensors", metadata={"format": "pt"})
+    return target
 
 
 def full_weights(model: Any) -> dict[str, torch.Tensor]:
-    """All weights by their names in the file, the output matrix included, in the type computed
-    in."""
+    """All weights by their names in the file, the output matrix too, in the compute type."""
     dtype = compute_dtype(model)
     weights = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in model.state_dict().items()}
     if model.config.tie_word_embeddings:

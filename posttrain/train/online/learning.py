@@ -8,9 +8,9 @@ from typing import Any
 
 from posttrain.data.schemas import TrajectoryRow
 from posttrain.models.codec import ChatCodec
-from posttrain.rollout.demonstrations import demonstrate
 from posttrain.rollout.engines.choice import is_elsewhere
 from posttrain.rollout.episode_sampler import EpisodeSampler, ScoredWorld
+from posttrain.rollout.episodes import demonstrate
 from posttrain.rollout.expert_traces import ExpertTraces, given_turns
 from posttrain.train.online.loop import train_online
 from posttrain.train.online.params import OnlineParams

@@ -1,8 +1,6 @@
 """Real LangGraph graphs, against a policy that recites."""
 
 import asyncio
-import sys
-from dataclasses import replace
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
@@ -12,23 +10,20 @@ from langgraph.prebuilt import ToolNode, tools_condition
 
 from posttrain.rollout.agents.langgraph import from_langchain, langgraph_loop, to_langchain
 from posttrain.rollout.engines.protocol import EngineFailed
-from posttrain.rollout.episodes import run_episodes
-from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.types import Message, StopReason, ToolCall
-from tests.rollout.lock_world import LIMITS, LockDomain, ScriptedExpert, arguments_of, call, lock_task, say
+from tests.rollout.agents.program_episodes import LINES, Stateless, check_same_as_tools, play_loop, scripted
+from tests.rollout.lock_world import arguments_of, call, lock_task, say
 
-TASK = lock_task(tools=("try_code",))
-LINES = [
-    call("try_code", arguments_of("000")),
-    Message(
-        "assistant",
-        "again",
-        "because",
-        (ToolCall("", "try_code", arguments_of("1")), ToolCall("", "try_code", arguments_of("123"))),
-    ),
-    say("which lock?"),
-    say("done"),
-]
+
+def graph_of(ask, act):
+    """The graph of the prebuilt agent: ask, act, ask again."""
+    graph = StateGraph(MessagesState)
+    graph.add_node("ask", ask)
+    graph.add_node("tools", act)
+    graph.add_edge(START, "ask")
+    graph.add_conditional_edges("ask", tools_condition)
+    graph.add_edge("tools", "ask")
+    return graph
 
 
 def react(model, tools, *, system=None, checkpointer=None):
@@ -39,13 +34,7 @@ def react(model, tools, *, system=None, checkpointer=None):
         opening = [SystemMessage(system)] if system else []
         return {"messages": [await bound.ainvoke([*opening, *state["messages"]])]}
 
-    graph = StateGraph(MessagesState)
-    graph.add_node("ask", ask)
-    graph.add_node("tools", ToolNode(tools))
-    graph.add_edge(START, "ask")
-    graph.add_conditional_edges("ask", tools_condition)
-    graph.add_edge("tools", "ask")
-    return graph.compile(checkpointer=checkpointer)
+    return graph_of(ask, ToolNode(tools)).compile(checkpointer=checkpointer)
 
 
 def react_in_threads(model, tools):
@@ -58,29 +47,12 @@ def react_in_threads(model, tools):
     def act(state: MessagesState):
         return {"messages": [by_name[made["name"]].invoke(made) for made in state["messages"][-1].tool_calls]}
 
-    graph = StateGraph(MessagesState)
-    graph.add_node("ask", ask)
-    graph.add_node("tools", act)
-    graph.add_edge(START, "ask")
-    graph.add_conditional_edges("ask", tools_condition)
-    graph.add_edge("tools", "ask")
-    return graph.compile()
-
-
-def play_with(policy, make_graph, *, task=TASK, limits=LIMITS):
-    sys.modules[__name__].graph_under_test = langgraph_loop(make_graph)
-    [trajectory] = run_episodes(
-        policy,
-        [replace(task, agent_name=f"{__name__}:graph_under_test")],
-        domain=LockDomain(),
-        limits=limits,
-        seeds=[5],
-    )
-    return trajectory
+    return graph_of(ask, act).compile()
 
 
 def play(make_graph, *lines, **options):
-    return play_with(ScriptedPolicy(lambda task, seed: ScriptedExpert(list(lines))), make_graph, **options)
+    [trajectory] = play_loop(scripted(*lines), langgraph_loop(make_graph), **options)
+    return trajectory
 
 
 def with_checkpoints(model, tools):
@@ -89,12 +61,7 @@ def with_checkpoints(model, tools):
 
 @pytest.mark.parametrize("make_graph", [react, react_in_threads, with_checkpoints])
 def test_a_graph_makes_the_record_that_the_loop_of_tools_makes(make_graph):
-    def recite(task, seed):
-        return ScriptedExpert(list(LINES))
-
-    [expected] = run_episodes(ScriptedPolicy(recite), [TASK], domain=LockDomain(), limits=LIMITS, seeds=[5])
-    assert play(make_graph, *LINES) == expected
-    assert expected.stop_reason == StopReason.DONE
+    check_same_as_tools(play(make_graph, *LINES))
 
 
 def test_a_graph_with_a_prompt_of_its_own_is_one_conversation_also_after_the_user_replied():
@@ -126,41 +93,23 @@ def test_a_call_that_is_no_json_stays_as_it_was_written():
 
 def test_a_broken_tool_and_a_lost_engine_are_not_hidden_by_a_graph_that_handles_errors():
     def forgiving(model, tools):
-        graph = StateGraph(MessagesState)
-
         async def ask(state: MessagesState):
             try:
                 return {"messages": [await model.bind_tools(tools).ainvoke(state["messages"])]}
             except Exception as error:
                 return {"messages": [AIMessage(f"sorry: {error}")]}
 
-        graph.add_node("ask", ask)
-        graph.add_node("tools", ToolNode(tools, handle_tool_errors=True))
-        graph.add_edge(START, "ask")
-        graph.add_conditional_edges("ask", tools_condition)
-        graph.add_edge("tools", "ask")
-        return graph.compile()
+        return graph_of(ask, ToolNode(tools, handle_tool_errors=True)).compile()
 
     with pytest.raises(Exception, match=r"tool_failed: jam\({}\) raised ZeroDivisionError"):
         play(forgiving, call("jam", "{}"), say("done"), task=lock_task())
 
-    class Gone:
+    class Gone(Stateless):
         async def reply(self, episode):
             raise EngineFailed("no server answers")
 
-        def release(self, episode):
-            pass
-
     with pytest.raises(Exception, match="engine_lost: no server answers"):
-        play_with(Gone(), forgiving)
-
-
-def test_a_graph_that_raises_loses_its_episode():
-    def raising(model, tools):
-        raise ZeroDivisionError("in the graph")
-
-    with pytest.raises(Exception, match=r"agent_failed: ZeroDivisionError: in the graph"):
-        play(raising)
+        play_loop(Gone(), langgraph_loop(forgiving))
 
 
 def test_what_no_rollout_can_give_is_refused():

@@ -16,8 +16,7 @@ from tests.rollout.lock_world import say
 
 
 def wrong_values(random: Random, *right: type) -> Any:
-    """A JSON value of none of these types; null and what is empty stand for a left out value and
-    are never one."""
+    """A JSON value of none of these types, never null or empty: those are left out values."""
     values = [3, -0.5, "x", True, [0], ["x", None], [[]], {"a": 1}, {"role": {"b": []}}, [{"type": "text"}], {"": [{}]}]
     return random.choice([value for value in values if type(value) not in right])
 

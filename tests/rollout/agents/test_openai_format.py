@@ -94,3 +94,19 @@ def test_a_clients_settings_are_let_pass_unread():
 def test_a_message_that_cannot_be_read_is_quoted(message, reason):
     with pytest.raises(BadRequest, match=reason):
         read_message(message)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n", 2),
+        ("stream", True),
+        ("logprobs", True),
+        ("stop", ["\n"]),
+        ("tool_choice", "required"),
+        ("response_format", {"type": "json_object"}),
+    ],
+)
+def test_a_parameter_that_would_change_the_message_is_refused_by_name(name, value):
+    with pytest.raises(BadRequest, match=f"^{name} is "):
+        read_request({"messages": [{"role": "user", "content": "x"}], name: value})

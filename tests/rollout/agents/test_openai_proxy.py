@@ -10,20 +10,17 @@ import pytest
 from posttrain.rollout.agents.openai_proxy import AgentTask
 from posttrain.rollout.engines.protocol import EngineFailed
 from posttrain.rollout.episode import Reply
-from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy, TokenPolicy
-from posttrain.types import Message, StopReason, ToolCall, ToolRun
+from posttrain.types import Message, StopReason, ToolRun
 from tests.limits import limits_of
-from tests.rollout.agents.program_episodes import TASK, play, play_with
+from tests.rollout.agents.program_episodes import LINES, Stateless, check_same_as_tools, play, play_with, scripted
 from tests.rollout.lock_world import (
     LIMITS,
     EndingDomain,
-    LockDomain,
     ScriptedExpert,
     WordCodec,
     arguments_of,
     call,
-    lock_task,
     say,
 )
 from tests.rollout.scripted_engine import ScriptedEngine
@@ -67,28 +64,9 @@ def react_in_a_thread(task: AgentTask) -> None:
                 messages.append({"role": "tool", "tool_call_id": made.id, "content": content})
 
 
-LINES = [
-    call("try_code", arguments_of("000")),
-    Message(
-        "assistant",
-        "again",
-        "because",
-        (ToolCall("", "try_code", arguments_of("1")), ToolCall("", "try_code", arguments_of("123"))),
-    ),
-    say("which lock?"),
-    say("done"),
-]
-
-
 @pytest.mark.parametrize("agent", [react, react_in_a_thread])
 def test_a_plain_agent_makes_the_record_that_the_loop_of_tools_makes(agent):
-    def recite(task, seed):
-        return ScriptedExpert(list(LINES))
-
-    [expected] = run_episodes(ScriptedPolicy(recite), [TASK], domain=LockDomain(), limits=LIMITS, seeds=[5])
-    assert play(agent, *LINES) == expected
-    assert expected.stop_reason == StopReason.DONE
-    assert [run.outcome for turn in expected.turns for run in turn.tool_runs] == ["error", "ok", "ok"]
+    check_same_as_tools(play(agent, *LINES))
 
 
 def token_play(agent, *texts, limits=LIMITS):
@@ -117,42 +95,6 @@ def test_a_program_that_rewrites_history_trains_on_its_last_conversation_only():
         "...... ^^^ ^^^^^^"
     )
     assert trajectory.num_forks == 1
-
-
-def test_what_a_rollout_cannot_give_is_refused_by_name_and_costs_no_turn():
-    refusals = []
-
-    async def demand(task):
-        client = client_of(task)
-        for changes in (
-            {"n": 2},
-            {"stream": True},
-            {"logprobs": True},
-            {"stop": ["\n"]},
-            {"tool_choice": "required"},
-            {"response_format": {"type": "json_object"}},
-            {"messages": []},
-            {"messages": [{"role": "assistant", "content": "I begin"}]},
-            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
-            {"messages": [{"role": "tool", "content": "x"}, {"role": "oracle"}]},
-            {"tools": [{"type": "file_search"}]},
-        ):
-            with pytest.raises(openai.BadRequestError) as error:
-                await client.chat.completions.create(**{"model": "any", "messages": task.messages} | changes)
-            refusals.append(error.value.body["message"])
-        await client.chat.completions.create(
-            model="any", messages=task.messages, temperature=0.1, max_tokens=3, seed=4, n=1
-        )
-
-    trajectory = play(demand, say("done"))
-    assert [refusal.split(";")[0] for refusal in refusals[:5]] == [
-        "n is 2",
-        "stream is true",
-        "logprobs is true",
-        'stop is ["\\n"]',
-        'tool_choice is "required"',
-    ]
-    assert len(trajectory.turns) == 1
 
 
 def test_no_other_process_speaks_for_an_episode():
@@ -241,36 +183,14 @@ def test_a_conversation_that_fills_the_context_ends_the_episode():
 def test_an_engine_that_is_gone_is_never_hidden_by_the_clients_retries(agent):
     asked = []
 
-    class Gone:
+    class Gone(Stateless):
         async def reply(self, episode):
             asked.append(episode.episode_id)
             raise EngineFailed("no server answers")
 
-        def release(self, episode):
-            pass
-
     with pytest.raises(Exception, match="ended as engine_lost: no server answers"):
         play_with(Gone(), agent, limits=LIMITS)
     assert len(asked) == 2, "an episode is played twice, each time it asks once"
-
-
-def test_a_broken_tool_loses_the_episode_whatever_the_program_makes_of_it():
-    async def careless(task):
-        try:
-            await task.acall_tool("jam", "{}")
-        finally:
-            await asyncio.sleep(0.01)
-
-    lines = {1: [say("done")], 2: [say("done")]}
-    task = lock_task()
-    broken, _ = play_with(
-        ScriptedPolicy(lambda task, seed: ScriptedExpert(lines[seed])),
-        mixed(careless, react),
-        task=task,
-        limits=LOST_ALLOWED,
-        seeds=[1, 2],
-    )
-    assert (broken.stop_reason, broken.failure) == (StopReason.TOOL_FAILED, "jam({}) raised ZeroDivisionError: our bug")
 
 
 def mixed(first, second):
@@ -296,7 +216,7 @@ def test_a_program_that_raises_loses_its_episode_and_no_other(mistake, failure):
     async def raising(task):
         raise mistake
 
-    policy = ScriptedPolicy(lambda task, seed: ScriptedExpert([say("done")]))
+    policy = scripted(say("done"))
     lost, played = play_with(policy, mixed(raising, react), limits=LOST_ALLOWED, seeds=[1, 2])
     assert (lost.stop_reason, played.stop_reason) == (StopReason.AGENT_FAILED, StopReason.DONE)
     assert lost.failure.startswith(failure)
@@ -310,38 +230,18 @@ def test_a_coroutine_that_would_block_its_own_loop_is_told_so():
         play(block)
 
 
-class Slow:
-    """A policy that writes when it is let; `given_up` counts those whose asker went away."""
+class Slow(Stateless):
+    """A policy that writes nothing; `given_up` counts the askers that went away."""
 
     def __init__(self, *lines):
-        self.lines, self.may_write, self.given_up, self.begun = list(lines), asyncio.Event(), 0, asyncio.Event()
+        self.lines, self.given_up = list(lines), 0
 
     async def reply(self, episode):
-        self.begun.set()
         try:
-            await self.may_write.wait()
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             self.given_up += 1
             raise
-        return Reply(self.lines.pop(0))
-
-    def release(self, episode):
-        pass
-
-
-def test_a_client_that_hangs_up_and_asks_again_gets_the_message_that_was_written_meanwhile():
-    policy = Slow(say("one"))
-
-    async def impatient(task):
-        async with client_of(task, max_retries=0) as client:
-            asking = asyncio.create_task(client.chat.completions.create(model=task.model, messages=task.messages))
-            await policy.begun.wait()
-            asking.cancel()
-            policy.may_write.set()
-            await client.chat.completions.create(model=task.model, messages=task.messages)
-
-    [trajectory] = play_with(policy, impatient)
-    assert (trajectory.stop_reason, trajectory.num_forks, len(trajectory.turns)) == (StopReason.DONE, 0, 1)
 
 
 def test_the_same_question_asked_again_has_the_same_answer():
@@ -354,19 +254,6 @@ def test_the_same_question_asked_again_has_the_same_answer():
 
     trajectory = play(ask_twice, say("one"), say("two"))
     assert (answers, trajectory.num_forks, len(trajectory.turns)) == (["one", "one"], 0, 1)
-
-
-def test_an_agent_that_asks_two_things_at_once_is_answered_one_after_the_other():
-    async def fan_out(task):
-        client = client_of(task)
-        questions = [[{"role": "user", "content": word}] for word in ("left", "right")]
-        await asyncio.gather(
-            *[client.chat.completions.create(model=task.model, messages=question) for question in questions]
-        )
-
-    trajectory = play(fan_out, say("one"), say("two"))
-    assert (trajectory.num_forks, len(trajectory.turns)) == (1, 1)
-    assert trajectory.messages[-1].content == "two"
 
 
 def test_a_stop_tool_ends_the_episode_and_its_result_is_in_the_record():
@@ -412,12 +299,9 @@ def test_what_a_program_adds_is_read_and_recorded_without_keys_and_is_no_fork(mo
 
 
 def test_what_a_model_wrote_token_by_token_stands_as_it_was_sampled():
-    class Sampled:
+    class Sampled(Stateless):
         async def reply(self, episode):
             return Reply(Message("assistant", "Bearer abc1234567890"), token_ids=(1, 2), logprobs=(-1.0, -1.0))
-
-        def release(self, episode):
-            pass
 
     async def agent(task):
         messages = list(task.messages)

@@ -69,8 +69,7 @@ class Watched(TorchEngine):
 
 
 def hangs_up(engine):
-    """Like `react`, but every question is hung up on while its answer is written, and asked
-    again."""
+    """Like `react`, but hangs up while each answer is written, and asks again."""
 
     async def agent(task):
         async with client_of(task, max_retries=0) as client:
