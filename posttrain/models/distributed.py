@@ -92,15 +92,10 @@ def refuse_unequal_shares(batch_size: int, knob: str) -> None:
         )
 
 
-def share_of(count_all: int) -> slice:
-    """This process's share of `count_all` consecutive items: of 8, rank 1 of 2 has 4..7."""
-    size = count_all // count()
-    return slice(index() * size, (index() + 1) * size)
-
-
 def share_rows(rows: Sequence[T]) -> Sequence[T]:
-    """This process's share of `rows`."""
-    return rows[share_of(len(rows))]
+    """This process's share of consecutive `rows`: of 0..7, rank 1 of 2 has 4..7."""
+    size = len(rows) // count()
+    return rows[index() * size : (index() + 1) * size]
 
 
 def gather(value: T) -> list[T]:

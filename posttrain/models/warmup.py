@@ -35,6 +35,7 @@ from posttrain.models.cpu_kernels import fast_products
 from posttrain.models.optimizers import build_optimizer
 from posttrain.models.params import PrepareModelParams
 from posttrain.models.parts import add_gradients, parts_beside
+from posttrain.models.token_logprobs import IGNORED, pad_right
 from posttrain.types import Message
 
 MAX_FIELDS = 4  # of one result are asked for; the first rows show no more
@@ -45,7 +46,6 @@ GROWTH_FRAC = 0.4  # of the rows, over which results grow to all of their fields
 DECAY_FRAC = 0.3  # of the steps, over which the rate falls at the end: the jump to copying wants the full rate
 _SEPARATORS = (", ", "、", " or ", "和")
 _PLAIN = {"code": "00000", "value": "0.00"}  # where the demonstrations have no flat results
-_IGNORED = -100
 Fields = dict[str, str]  # key -> the JSON text of its value
 Row = tuple[list[int], list[int]]  # input ids and labels, the latter -100 where nothing is trained
 Segments = list[tuple[str, bool]]  # a row's text, cut where training begins and ends
@@ -76,13 +76,14 @@ def warm_up(
         batch = sorted(
             rows[step * params.warmup_batch_size : (step + 1) * params.warmup_batch_size], key=lambda row: len(row[0])
         )
-        num_trained = sum(label != _IGNORED for _, labels in batch for label in labels)
+        num_trained = sum(label != IGNORED for _, labels in batch for label in labels)
         parts = [batch[start : start + PART_SIZE] for start in range(0, len(batch), PART_SIZE)]
 
         def loss_of(part: Sequence[Row], num_trained: int = num_trained) -> tuple[torch.Tensor, float]:
-            ids_N_T, labels_N_T = _pad(part, tokenizer.pad_token_id)
+            ids_N_T = pad_right([ids for ids, _ in part], tokenizer.pad_token_id)
+            labels_N_T = pad_right([labels for _, labels in part], IGNORED)
             targets_N_T = labels_N_T[:, 1:]
-            is_trained = targets_N_T != _IGNORED
+            is_trained = targets_N_T != IGNORED
             hidden_N_T_H = model.base_model(input_ids=ids_N_T, use_cache=False).last_hidden_state[:, :-1]
             logits_P_V = model.get_output_embeddings()(
                 hidden_N_T_H[is_trained]
@@ -265,12 +266,4 @@ def _object(fields: Fields) -> str:
 
 def _row(segments: Sequence[tuple[list[int], bool]]) -> Row:
     ids = [token for tokens, _ in segments for token in tokens]
-    return ids, [token if is_trained else _IGNORED for tokens, is_trained in segments for token in tokens]
-
-
-def _pad(rows: Sequence[Row], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and labels, each (N, T), filled up on the right."""
-    longest = max(len(ids) for ids, _ in rows)
-    ids_N_T = torch.tensor([ids + [pad_id] * (longest - len(ids)) for ids, _ in rows])
-    labels_N_T = torch.tensor([labels + [_IGNORED] * (longest - len(labels)) for _, labels in rows])
-    return ids_N_T, labels_N_T
+    return ids, [token if is_trained else IGNORED for tokens, is_trained in segments for token in tokens]

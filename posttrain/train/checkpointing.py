@@ -2,7 +2,7 @@
 
 A killed run resumes from the newest that is sealed. A kill leaves a folder without a marker, a full
 disk one with a short file; both are removed before the run resumes, so that nothing ever loads
-them. What a folder holds is up to the trainer (`resumable_trainer.py`, `online/checkpoints.py`).
+them. What a folder holds is up to the trainer (`resumable_trainer.py`, `online/trainer_state.py`).
 """
 
 import hashlib

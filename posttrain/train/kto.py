@@ -13,6 +13,7 @@ in all processes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ def kto_trainer(training: PairTraining, params: KtoParams) -> ReferenceTrainer:
         ),
         ref_model=training.reference(),
         train_dataset=_episodes(training.pairs, order, batch_size=params.batch_size, pairs_per_part=pairs_per_part),
-        data_collator=_Collator(training.tokenizer.pad_token_id),
+        data_collator=partial(_collated, pad_id=training.tokenizer.pad_token_id),
         **training.parts(),
     )
 
@@ -106,17 +107,12 @@ class _Kto(ReferenceTrainer, KTOTrainer):  # type: ignore[misc]  # trl is untype
         return loss
 
 
-class _Collator:
-    """Collates rows to tensors (2N, T)."""
-
-    def __init__(self, pad_id: int) -> None:
-        self._pad_id = pad_id
-
-    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-        batch = {"label": torch.tensor([row["label"] for row in rows])}
-        for kind in (MATCHED, MISMATCHED):
-            input_ids, masks = ([row[f"{kind}{name}"] for row in rows] for name in COLUMNS)
-            batch |= {f"{kind}{name}": tensor for name, tensor in padded(input_ids, masks, self._pad_id).items()}
-            if f"ref_{kind}logps" in rows[0]:
-                batch[f"ref_{kind}logps"] = torch.tensor([row[f"ref_{kind}logps"] for row in rows])
-        return batch
+def _collated(rows: Sequence[Mapping[str, Any]], *, pad_id: int) -> dict[str, Tensor]:
+    """Tensors (2N, T) of a part's rows."""
+    batch = {"label": torch.tensor([row["label"] for row in rows])}
+    for kind in (MATCHED, MISMATCHED):
+        input_ids, masks = ([row[f"{kind}{name}"] for row in rows] for name in COLUMNS)
+        batch |= {f"{kind}{name}": tensor for name, tensor in padded(input_ids, masks, pad_id).items()}
+        if f"ref_{kind}logps" in rows[0]:
+            batch[f"ref_{kind}logps"] = torch.tensor([row[f"ref_{kind}logps"] for row in rows])
+    return batch

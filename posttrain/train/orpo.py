@@ -21,7 +21,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from posttrain.models.adapters import behind_adapters
 from posttrain.models.token_logprobs import agent_logprobs
-from posttrain.train.pair_training import PairCollator, PairTraining, batch_labels, pair_dataset
+from posttrain.train.pair_training import PairTraining, batch_labels, pair_collator, pair_dataset
 from posttrain.train.policy_params import OrpoParams
 from posttrain.train.resumable_trainer import Resumable
 
@@ -38,7 +38,7 @@ def orpo_trainer(training: PairTraining, params: OrpoParams) -> Resumable:
             max_length=max(len(row.input_ids) for pair in training.pairs for row in pair),
         ),
         train_dataset=pair_dataset(training.pairs).select(training.order(params)),
-        data_collator=PairCollator(training.tokenizer.pad_token_id),
+        data_collator=pair_collator(training.tokenizer),
         **parts,
     )
 

@@ -6,7 +6,7 @@ is the first policy. Its log-probabilities are computed once, before the first s
 changes and need not stay in memory.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -85,12 +85,8 @@ class PairTraining:
 
     def order(self, params: PairParams) -> IntArray:
         """The pairs of all steps, shape (max_steps * batch_size,), the longest of a step first."""
-        return pair_order(self.pairs, params.max_steps, params.batch_size, seed=self.seed)
-
-
-def pair_order(pairs: Sequence[RowPair], max_steps: int, batch_size: int, *, seed: int) -> IntArray:
-    lengths = [max(len(row.input_ids) for row in pair) for pair in pairs]
-    return passes_by_length(lengths, max_steps, batch_size, seed=seed)
+        lengths = [max(len(row.input_ids) for row in pair) for pair in self.pairs]
+        return passes_by_length(lengths, params.max_steps, params.batch_size, seed=self.seed)
 
 
 def pair_dataset(pairs: Sequence[RowPair]) -> Dataset:
@@ -164,17 +160,15 @@ class ReferenceTrainer(Resumable):
         return dataset
 
 
-class PairCollator:
-    """Collates pairs to tensors (2N, T): the chosen episodes, then the rejected ones, as TRL halves
-    them."""
+def pair_collator(tokenizer: Any) -> Callable[[Sequence[Mapping[str, Any]]], dict[str, Tensor]]:
+    """Collates pairs to tensors (2N, T): first the chosen episodes, as TRL halves them."""
 
-    def __init__(self, pad_id: int) -> None:
-        self._pad_id = pad_id
-
-    def __call__(self, pairs: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    def collate(pairs: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         input_ids, masks = ([pair[f"{side}_{name}"] for side in SIDES for pair in pairs] for name in COLUMNS)
-        batch = padded(input_ids, masks, self._pad_id)
+        batch = padded(input_ids, masks, tokenizer.pad_token_id)
         for side in SIDES:
             if f"ref_{side}_logps" in pairs[0]:
                 batch[f"ref_{side}_logps"] = torch.tensor([pair[f"ref_{side}_logps"] for pair in pairs])
         return batch
+
+    return collate

@@ -223,11 +223,6 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
             state, checkpoint = self.state, None
         if result := state.best_model_checkpoint or checkpoint:
             self._load_from_checkpoint(str(self._whole(Path(result))))
-        self.refresh_whole()
-
-    def refresh_whole(self) -> None:
-        """Give `whole` the weights as they are now; all processes must call it. They are one model
-        where nothing is sharded."""
         if distributed.is_sharded():
             sharding.gather_weights(self.model, self.whole)
 

@@ -8,7 +8,8 @@ training entities would fall while the model learns codes by heart. Left out: pa
 short), label smoothing, NEFTune.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,6 +30,7 @@ from posttrain.train.params import TrainSftParams
 from posttrain.train.resumable_trainer import Resumable, TrainingRun, trainer_arguments
 from posttrain.train.sample_order import sort_within_batches, weighted_order
 
+Collator = Callable[[Sequence[Mapping[str, list[int]]]], dict[str, Tensor]]
 CATEGORY_NAMES = {"reasoning": REASONING, "call": CALL}
 
 
@@ -109,7 +111,7 @@ def train_sft(
         args=arguments,
         train_dataset=_dataset(rows).select(order),
         eval_dataset=_dataset(dev_rows),
-        data_collator=_Collator(tokenizer.pad_token_id),
+        data_collator=partial(_collated, pad_id=tokenizer.pad_token_id),
         processing_class=tokenizer,
         optimizer=build_optimizer(learner, params.optimizer, params.lr),
         run=run,
@@ -125,7 +127,7 @@ def has_stopped_improving(losses: Sequence[float], patience: int) -> bool:
     return len(losses) - 1 - int(np.argmin(losses)) >= patience if losses else False
 
 
-def mean_losses(model: Any, rows: Dataset, collator: "_Collator", *, batch_size: int) -> dict[str, float]:
+def mean_losses(model: Any, rows: Dataset, collator: Collator, *, batch_size: int) -> dict[str, float]:
     """Mean loss per agent token over all rows, and over those of each category (NaN where no row
     has any).
 
@@ -227,15 +229,10 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
         super().log(logs, start_time)
 
 
-class _Collator:
-    """Rows of a step's part to tensors (N, T), padded on the right."""
-
-    def __init__(self, pad_id: int) -> None:
-        self._pad_id = pad_id
-
-    def __call__(self, rows: Sequence[Mapping[str, list[int]]]) -> dict[str, Tensor]:
-        values = {"input_ids": self._pad_id, "labels": IGNORED, "category": NONE}
-        return {name: pad_right([row[name] for row in rows], value) for name, value in values.items()}
+def _collated(rows: Sequence[Mapping[str, list[int]]], *, pad_id: int) -> dict[str, Tensor]:
+    """Tensors (N, T) of a part's rows, padded on the right."""
+    values = {"input_ids": pad_id, "labels": IGNORED, "category": NONE}
+    return {name: pad_right([row[name] for row in rows], value) for name, value in values.items()}
 
 
 def _cut(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

@@ -11,7 +11,7 @@ from tiny_runs import digest_of, pairs_of_copies, run_here
 
 from posttrain.models.codec import TokenRow
 from posttrain.train.kto import mismatched
-from posttrain.train.pair_training import pair_order
+from posttrain.train.sample_order import passes_by_length
 
 BETA = 0.5
 BATCH_SIZE, NUM_PARTS = 8, 4
@@ -61,7 +61,7 @@ def copied(model):
 def pairs_of_step(step):
     """In the order of the step, whose parts are two pairs each."""
     pairs = pairs_of_copies()
-    order = pair_order(pairs, 3, BATCH_SIZE, seed=1)
+    order = passes_by_length([max(len(row.input_ids) for row in pair) for pair in pairs], 3, BATCH_SIZE, seed=1)
     return [pairs[place] for place in order[step * BATCH_SIZE :][:BATCH_SIZE]]
 
 

@@ -41,7 +41,7 @@ from posttrain.train import resumable_trainer
 from posttrain.train.advantages.critic import Critic, targets_of
 from posttrain.train.advantages.gae import CriticParams
 from posttrain.train.on_pairs import train_on_pairs
-from posttrain.train.online import checkpoints
+from posttrain.train.online import trainer_state
 from posttrain.train.online.loop import train_online
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.trainer_state import TrainingInputs
@@ -306,7 +306,7 @@ def _train(algorithm, folder, death, is_adapted, limits, changes):
             os.kill(os.getpid(), signal.SIGTERM)
 
     if death.in_save is not None:
-        resumable_trainer.seal = checkpoints.seal = _die_in(death.in_save)
+        resumable_trainer.seal = trainer_state.seal = _die_in(death.in_save)
     model = make_model(algorithm, is_adapted=is_adapted)
     before = {name: weights.clone() for name, weights in model.state_dict().items()}
     try:

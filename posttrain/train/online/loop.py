@@ -27,9 +27,9 @@ from posttrain.rollout.episode_sampler import Stream, episode_seeds
 from posttrain.rollout.generator import RolloutBatch, RolloutSchedule
 from posttrain.train.advantages.estimator import AdvantageEstimator
 from posttrain.train.advantages.groups import EpisodeGroup
-from posttrain.train.online import checkpoints, metrics
+from posttrain.train.online import metrics
 from posttrain.train.online.params import OnlineParams
-from posttrain.train.online.trainer_state import TrainerState, TrainingInputs
+from posttrain.train.online.trainer_state import TrainerState, TrainingInputs, load_checkpoint, save_checkpoint
 from posttrain.train.online.updates import (
     Updates,
     has_signal,
@@ -85,7 +85,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
 
     state, step = TrainerState(params, inputs, seed=seed), 0
     if run.checkpoint is not None:
-        saved = checkpoints.load(run.checkpoint, whole=model, optimizer=optim, also=estimator.load)
+        saved = load_checkpoint(run.checkpoint, whole=model, optimizer=optim, also=estimator.load)
         if distributed.is_sharded():
             sharding.scatter_weights(model, learner)
         state.restore(saved["state"])
@@ -150,7 +150,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
                 run.metrics.write(step, logged)
             if is_stopping or step % checkpoint_every_steps == 0 or is_last:
                 saved = {"state": state.state()}
-                checkpoints.save(run, step, whole=model, optimizer=optim, state=saved, also=estimator.save)
+                save_checkpoint(run, step, whole=model, optimizer=optim, state=saved, also=estimator.save)
             run.progress(step, params.max_steps, "")
             if is_stopping and not is_last:
                 raise asked_to_stop(step, params.max_steps)

@@ -1,28 +1,34 @@
 """Inputs of an online training and its state besides weights and optimizer: which tasks came up,
 what they earned, what may be replayed, and what greedy plays of dev tasks came to. The state is in
-the checkpoint."""
+the checkpoint, from which a run resumes to the same bytes with any number of processes."""
 
+import json
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_model, save_model
 from torch import nn
 
-from posttrain.models import distributed
+from posttrain.models import distributed, sharding
 from posttrain.models.codec import TokenRow
 from posttrain.rollout.generator import EpisodeSource
 from posttrain.train.advantages.baselines import TaskMean
 from posttrain.train.advantages.groups import EpisodeGroup, TaskHistory
+from posttrain.train.checkpointing import PREFIX, prune, seal
 from posttrain.train.losses import KlWeight
 from posttrain.train.online.params import DevParams, OnlineParams
 from posttrain.train.replay import ExpertTraces, Replay
+from posttrain.train.resumable_trainer import METRICS, TrainingRun
 from posttrain.train.sampling.orders import Sampler
 from posttrain.types import ScoredEpisode, Task
 
 BEST = "best.safetensors"
+WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.pt", "online.json"  # files of a checkpoint
 _PARTS = ("sampler", "history", "replay", "kl", "dev")
 
 OnStep = Callable[[int, Sequence[ScoredEpisode], Sequence[float]], None]
@@ -159,3 +165,44 @@ class DevEvaluation:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Load what `state` returned."""
         self._solved_at_first, self._best, self._best_step = state["solved_at_first"], state["best"], state["best_step"]
+
+
+def save_checkpoint(
+    run: TrainingRun,
+    step: int,
+    *,
+    whole: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    state: Mapping[str, Any],
+    also: Callable[[Path], None],
+) -> None:
+    """Write and seal a checkpoint after `step`; all processes must call it. `whole` has the weights
+    as they are now; `also` writes more files into the folder."""
+    # a collective: sharded optimizer states are gathered by all, and written by the first
+    moments = sharding.whole_optimizer_state(optimizer)
+    if run.metrics is None:
+        distributed.wait_for_all()
+        return
+    folder = run.folder / f"{PREFIX}{step}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    save_model(whole, str(folder / WEIGHTS))
+    torch.save(moments, folder / OPTIMIZER)
+    (folder / STATE).write_text(json.dumps({"step": step, **state}, sort_keys=True), encoding="utf-8")
+    also(folder)
+    shutil.copyfile(run.metrics.path, folder / METRICS)
+    seal(folder)
+    prune(run.folder, keep=None)
+    distributed.wait_for_all()
+
+
+def load_checkpoint(
+    checkpoint: Path, *, whole: nn.Module, optimizer: torch.optim.Optimizer, also: Callable[[Path], None]
+) -> dict[str, Any]:
+    """Load the weights into `whole`, the optimizer's state into each process's share of it, and
+    what `also` reads. Returns what `save_checkpoint` was given as `state`, with its step."""
+    also(checkpoint)
+    load_model(whole, str(checkpoint / WEIGHTS))
+    sharding.load_optimizer_state(optimizer, torch.load(checkpoint / OPTIMIZER, weights_only=True))
+    state: dict[str, Any] = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+    return state

@@ -122,8 +122,7 @@ def by_place(micro_batches: Sequence[Batch], values: Sequence[Tensor]) -> Mappin
 
 
 class Scored(NamedTuple):
-    """`logprobs` of the agent's tokens, shape (N, T-1), 0 elsewhere, and the `entropies` in nats of
-    the distributions that they are of, where they were asked for."""
+    """Log-probabilities and, on request, entropies in nats, (N, T-1), 0 where not the agent's."""
 
     logprobs: Tensor
     entropies: Tensor | None
