@@ -1,10 +1,10 @@
 """Rescales channels so that small updates of weights survive rounding to bfloat16.
 
-A weight that was published in bfloat16 is a bfloat16 number. An update of less than half the
-distance to the next one is rounded away, which after training at a small rate is nearly all of
-them. But many sets of weights compute the same function: here each channel is divided by a number
-between 0.7 and 1.4 where it is written and multiplied by it where it is read. The weights then lie
-anywhere between two bfloat16 numbers, so that an update moves the right share of them to the next.
+A weight published in bfloat16 lies on its grid, so an update below half a step is rounded away:
+after training at a small rate nearly all are. But many sets of weights compute one function: each
+channel is divided by a number between 0.7 and 1.4 where it is written and multiplied by it where it
+is read. The weights then lie anywhere between grid points, and an update moves the right share of
+them to the next.
 """
 
 from typing import Any
@@ -19,14 +19,14 @@ _GOLDEN = (5**0.5 - 1) / 2
 
 
 def channel_scales(size: int, device: torch.device) -> Tensor:
-    """A scale per channel, log-uniform in [0.71, 1.41): multiples of the golden ratio modulo 1 fill
-    an interval evenly, without a random draw."""
+    """A scale per channel, log-uniform in [0.71, 1.41): multiples of the golden ratio modulo 1
+    are spread evenly, without a random draw."""
     return torch.exp2(torch.arange(size, device=device, dtype=torch.float64) * _GOLDEN % 1 - 0.5).float()
 
 
 def has_bf16_weights(model: Any) -> bool:
-    """True if the matrices of the first layer hold bfloat16 numbers only, as in a model published
-    in bfloat16; False for architectures that `bf16_rescale` leaves as they are."""
+    """True if the first layer's matrices lie on bfloat16's grid; False for architectures that
+    `bf16_rescale` leaves as they are."""
     first = _layers(model)[:1]
     matrices = [module.weight for module in first.modules() if isinstance(module, nn.Linear)]
     return bool(matrices) and all(torch.equal(weight, weight.bfloat16().to(weight.dtype)) for weight in matrices)
@@ -34,8 +34,7 @@ def has_bf16_weights(model: Any) -> bool:
 
 @torch.no_grad()
 def bf16_rescale(model: Any) -> Any:
-    """Rescale the float32 weights of a model in place; it computes the same. Models of other
-    architectures than `LIKE_QWEN3` are left as they are."""
+    """Rescale float32 weights of a `LIKE_QWEN3` model in place; it computes the same."""
     for layer in _layers(model):
         attention, mlp = layer.self_attn, layer.mlp
         _rescale_norm(layer.input_layernorm, attention.q_proj, attention.k_proj, attention.v_proj)
@@ -51,7 +50,7 @@ def _layers(model: Any) -> Any:
 
 
 def reader_scales(scales: Tensor, num_read: int, head_dim: int) -> Tensor:
-    """The scales of `num_read` columns: with grouped-query attention several query heads read each
+    """Scales of `num_read` columns: with grouped-query attention several query heads read each
     value head."""
     heads = scales.view(-1, head_dim)
     return heads.repeat_interleave(num_read // len(scales), 0).flatten()

@@ -28,7 +28,6 @@ class OptimizerPair(torch.optim.Optimizer):
         self.param_groups = [*muon.param_groups, *adamw.param_groups]
 
     def step(self, _closure: Any = None) -> None:  # type: ignore[override]
-        """One step of both."""
         for part in self.parts:
             part.step()
 
@@ -46,13 +45,12 @@ class OptimizerPair(torch.optim.Optimizer):
 
 
 def build_optimizer(model: nn.Module, kind: OptimizerKind, lr: float) -> torch.optim.Optimizer:
-    """The optimizer of a model's trainable weights.
+    """The optimizer of a model's trainable weights, without weight decay: runs are short.
 
-    `adamw`: one rate for all. `muon`: 2-D matrices that are neither an embedding nor the head, LoRA
-    adapters among them, go to Muon (Jordan 2024; `match_rms_adamw` scales its step by
-    0.2 sqrt(max(rows, columns)), arXiv 2502.16982) at `lr`, the rest to AdamW at `OTHERS_RATE` of
-    it. `adamw_8bit`: AdamW with its two averages in 8 bits, but for small tensors (arXiv
-    2110.02861; bitsandbytes). Weight decay is 0: runs are short.
+    `muon`: 2-D matrices that are neither an embedding nor the head, LoRA adapters among them, go to
+    Muon at `lr` (`match_rms_adamw` scales its step by 0.2 sqrt(max(rows, columns)), arXiv
+    2502.16982), the rest to AdamW at `OTHERS_RATE` of it. `adamw_8bit`: its two averages in 8 bits,
+    but for small tensors (arXiv 2110.02861).
     """
     embeddings = {id(weight) for module in _embeddings(model) for weight in module.parameters()}
     trainable = [weight for weight in model.parameters() if weight.requires_grad]
@@ -68,7 +66,6 @@ def build_optimizer(model: nn.Module, kind: OptimizerKind, lr: float) -> torch.o
 
 
 def _embeddings(model: nn.Module) -> list[nn.Module]:
-    """Input embeddings and the output matrix, tied or not."""
     found: list[nn.Module] = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     head = getattr(behind_adapters(model), "get_output_embeddings", lambda: None)()
     return found if head is None else [*found, head]
@@ -106,8 +103,8 @@ class Muon(torch.optim.Muon):
 
 
 def orthogonalised(matrix: Tensor, coefficients: tuple[float, float, float], num_steps: int, eps: float) -> Tensor:
-    """A matrix (rows, columns) with all singular values brought near 1, by `num_steps` of the
-    quintic Newton-Schulz iteration with these coefficients."""
+    """A matrix with all singular values brought near 1 by `num_steps` of the quintic
+    Newton-Schulz iteration."""
     a, b, c = coefficients
     is_tall = matrix.shape[0] > matrix.shape[1]
     found = matrix.float().T if is_tall else matrix.float()

@@ -111,8 +111,7 @@ class PrepareModelParams(Section):
 
 
 def target_problem(targets: Sequence[str], num_layers: int) -> str | None:
-    """An error text where one of LoRA's `target_modules` is not the name of one of `LINEAR_LAYERS`,
-    or the end of one; else None."""
+    """An error text where one of LoRA's `target_modules` ends no name in `LINEAR_LAYERS`."""
     names = [f".model.layers.{index}.{name}" for index in range(num_layers) for name in LINEAR_LAYERS]
     unknown = [target for target in targets if not any(name.endswith(f".{target}") for name in names)]
     if not unknown:
@@ -126,8 +125,8 @@ def target_problem(targets: Sequence[str], num_layers: int) -> str | None:
 
 
 def local_config(model: PretrainedModel, *, root: Path = Path()) -> dict[str, Any]:
-    """config.json from the model's folder below `root` or from the hub's cache; empty where only
-    the hub has it. Raises OSError or ValueError where it cannot be read."""
+    """config.json of the model's folder below `root` or of the hub's cache, without
+    transformers; empty where only the hub has it."""
     from huggingface_hub import try_to_load_from_cache  # takes a fifth of a second to import
 
     if (folder := root / model.name).is_dir():

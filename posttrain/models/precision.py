@@ -1,10 +1,10 @@
 """Mixed precision: the dtype of weights and of matrix products in training.
 
 Trained weights are float32, whatever `model.dtype` is: bfloat16 has eight significant bits, and at
-a learning rate of 1e-6 hardly an update reaches half the distance to the next number. With
-`bfloat16` their matrix products and the gradients of those are computed in it (autocast), and
-weights frozen beneath adapters are stored in it. A trained weight takes 4 bytes, 4 for its gradient
-and what the optimizer keeps, as much as a bfloat16 weight and gradient with a float32 master copy.
+a rate of 1e-6 hardly an update reaches half a step. With `bfloat16` matrix products and their
+gradients are computed in it (autocast), and weights frozen beneath adapters are stored in it. A
+trained weight takes 4 bytes, 4 for its gradient and the optimizer's, as much as bfloat16 with a
+master copy.
 """
 
 import copy
@@ -19,13 +19,12 @@ from posttrain.models.params import Dtype, LoraAdapter, PretrainedModel, Scratch
 
 
 def loaded_dtype(params: ScratchModel | PretrainedModel) -> Dtype:
-    """The dtype in which weights are loaded for training."""
     return params.dtype if isinstance(params.adapter, LoraAdapter) else "float32"
 
 
 def computing_in(model: Any, dtype: Dtype) -> Any:
-    """Patch a model's forward passes (whole, decoder, head) to autocast to `dtype`; copies of the
-    model keep the patch."""
+    """Patch a model's forward passes (whole, decoder, head) to autocast to `dtype`; copies keep
+    the patch."""
     if dtype != "float32":
         model.compute_dtype = getattr(torch, dtype)
         modules = (model, model.base_model, model.get_output_embeddings())
@@ -37,15 +36,14 @@ def computing_in(model: Any, dtype: Dtype) -> Any:
 
 
 def compute_dtype(model: Any) -> torch.dtype:
-    """The dtype of a model's matrix products."""
     inner = behind_adapters(model)
     found: torch.dtype = getattr(inner, "compute_dtype", inner.dtype)
     return found
 
 
 def frozen_copy(model: Any) -> Any:
-    """A copy for evaluation with equal results, its matrices stored in the dtype to which autocast
-    rounds them anyway."""
+    """A copy for evaluation with equal results, its matrices in the dtype that autocast rounds
+    them to."""
     copied, dtype = copy.deepcopy(model).eval().requires_grad_(False), compute_dtype(model)
     tied = copied.get_input_embeddings().weight
     for module in copied.modules():

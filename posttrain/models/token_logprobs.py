@@ -1,9 +1,9 @@
 """Log-probabilities of the agent's tokens: the forward pass of every loss.
 
 An agent writes a third of an episode or less, so its positions are selected before the output
-matrix: a quarter less time for a step of a 0.4M-parameter model on a CPU, and with a vocabulary of
-151k tokens never more than MAX_LOGITS logits at once; a backward pass recomputes those of each
-piece. With several processes the whole `forward` is called: DDP and FSDP exchange gradients there.
+matrix: a quarter less time for a 0.4M-parameter model, and never more than MAX_LOGITS logits at
+once; the backward pass recomputes those of each piece. With several processes the whole `forward`
+is called, where DDP and FSDP exchange gradients.
 """
 
 from collections.abc import Sequence
@@ -22,20 +22,16 @@ MAX_LOGITS = 1 << 27  # half a GiB in single precision: 900 tokens of Qwen2.5's 
 
 
 class TokenScores(NamedTuple):
-    """Log-probabilities of P tokens, shape (P,), and on request the entropies, in nats, of the
-    distributions that they were drawn from."""
+    """Log-probabilities of P tokens and, on request, entropies in nats, both (P,)."""
 
     logprobs_P: Tensor
     entropies_P: Tensor | None
 
 
 def agent_logprobs(model: Any, input_ids_N_T: Tensor, labels_N_T: Tensor) -> Tensor:
-    """Log-probability of each labelled token given what stands before it, shape (N, T-1), 0 where
-    the label is `IGNORED`.
-
-    Column t belongs to token t+1. Rows are padded on the right, where causal attention never looks,
-    so they need no attention mask, which would cost a tenth of a step.
-    """
+    """Log-probability of each labelled token, shape (N, T-1), column t for token t+1, 0 where
+    the label is `IGNORED`. Rows are padded on the right, where causal attention never looks: an
+    attention mask would cost a tenth of a step."""
     if _is_wrapped(model):
         scored: Tensor = model(
             input_ids=input_ids_N_T, use_cache=False, labels=labels_N_T, fused_lm_head=True
@@ -55,8 +51,7 @@ def agent_scores(
     temperature: float = 1.0,
     with_entropies: bool = False,
 ) -> TokenScores:
-    """Scores of the tokens `targets_N_T` at the positions where `is_scored_N_T` is true, both of
-    shape (N, T-1), in row-major order."""
+    """Scores of `targets_N_T` where `is_scored_N_T`, both (N, T-1), in row-major order."""
     targets_P = targets_N_T[is_scored_N_T]
     if _is_wrapped(model):
         logits = model(input_ids=input_ids_N_T, use_cache=False).logits[:, :-1][is_scored_N_T]
@@ -96,14 +91,13 @@ def _scores(logits: Tensor, targets_P: Tensor, temperature: float, with_entropie
 
 
 def scatter_scores(values_P: Tensor, is_scored_N_T: Tensor) -> Tensor:
-    """Shape (N, T-1): each value at its position, 0 elsewhere."""
+    """Each value at its position, 0 elsewhere, shape (N, T-1)."""
     return torch.zeros(is_scored_N_T.shape, dtype=values_P.dtype, device=values_P.device).masked_scatter(
         is_scored_N_T, values_P
     )
 
 
 def _is_wrapped(model: Any) -> bool:
-    """True if DDP or FSDP wraps the model."""
     return isinstance(model, (DistributedDataParallel, FSDPModule))
 
 
@@ -114,5 +108,5 @@ def pad_right(rows: Sequence[Sequence[float]], value: int) -> Tensor:
 
 
 def labels_of(input_ids: Sequence[int], mask: Sequence[int]) -> list[int]:
-    """The ids where the agent wrote the token, `IGNORED` elsewhere."""
+    """The agent's ids, `IGNORED` elsewhere."""
     return [token if is_agents else IGNORED for token, is_agents in zip(input_ids, mask, strict=True)]

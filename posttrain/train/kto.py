@@ -60,8 +60,8 @@ def mismatched(row: TokenRow, other: TokenRow) -> TokenRow:
 
 
 def _episodes(pairs: Sequence[RowPair], order: IntArray, *, batch_size: int, pairs_per_part: int) -> Dataset:
-    """A row for each episode of each step: the chosen ones of a part of the step, then the rejected
-    ones, beside each the episode that it is mismatched with."""
+    """A row per episode of each step: a part's chosen ones, then its rejected ones, each beside
+    the episode that it is mismatched with."""
     rows: dict[str, list[Any]] = {f"{kind}{name}": [] for kind in (MATCHED, MISMATCHED) for name in COLUMNS}
     before = np.roll(order.reshape(-1, batch_size), 1, axis=1).ravel()  # the pair before in the step
     for start in range(0, len(order), pairs_per_part):
@@ -77,7 +77,7 @@ def _episodes(pairs: Sequence[RowPair], order: IntArray, *, batch_size: int, pai
 
 
 class _Kto(ReferenceTrainer, KTOTrainer):  # type: ignore[misc]  # trl is untyped
-    """KTOTrainer on rows that are token ids already; logs how many pairs are in the right order."""
+    """KTOTrainer on token ids; logs how many pairs are in the right order."""
 
     def reference_columns(self, batch: Mapping[str, Tensor]) -> dict[str, list[float]]:
         columns = {}

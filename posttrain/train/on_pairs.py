@@ -58,7 +58,6 @@ def learn_from_pairs(
 
 
 def train_on_pairs(training: PairTraining, algorithm: PairParams) -> None:
-    """Resumes from the run's checkpoint where there is one."""
     match algorithm:
         case DpoParams():
             dpo_trainer(training, algorithm).train_or_resume()

@@ -62,8 +62,8 @@ class _Orpo(Resumable, ORPOTrainer):  # type: ignore[misc]  # trl is untyped
         return row  # token ids already
 
     def concatenated_forward(self, model: Any, batch: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-        """Mean log-probabilities of the chosen and of the rejected, shape (N,); the same again in
-        the place of logits, of which TRL only logs a mean; and the first term."""
+        """Mean log-probs of the chosen and the rejected, (N,), again in the place of logits, of
+        which TRL only logs a mean; and the first term."""
         labels_2N_T = batch_labels(batch)
         sums_2N = agent_logprobs(model, batch["input_ids"], labels_2N_T).sum(1)
         means_2N = sums_2N / batch["completion_mask"].sum(1)

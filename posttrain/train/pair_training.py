@@ -2,8 +2,7 @@
 
 TRL marks everything after the prompt as the completion; here the mask is the agent's tokens alone,
 so that a tool result, which differs between the two episodes, is never made likelier. The reference
-is the first policy. Its log-probabilities are computed once, before the first step: it never
-changes and need not stay in memory.
+is the first policy, whose log-probabilities are computed once, before the first step.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,8 +32,8 @@ PairParams = DpoParams | KtoParams | OrpoParams
 
 @dataclass(frozen=True, slots=True)
 class PairTraining:
-    """A training on (chosen, rejected) pairs, used in shuffled passes: `model`, whose weights are
-    trained in place, the pairs, and the knobs beside the algorithm's own."""
+    """A training on (chosen, rejected) pairs, used in shuffled passes; `model` is trained in
+    place."""
 
     model: Any
     tokenizer: Any
@@ -67,7 +66,7 @@ class PairTraining:
         }
 
     def parts(self) -> dict[str, Any]:
-        """What every trainer is made of besides its arguments and rows."""
+        """A trainer's arguments besides those and its rows."""
         learner = learner_of(self.model, self.optimizer)
         optimizer = build_optimizer(learner, self.optimizer, self.lr)
         return {
@@ -79,8 +78,8 @@ class PairTraining:
         }
 
     def reference(self) -> Any:
-        """None, the model being its own reference before its first step; where it is sharded TRL
-        wants one, which nothing reads, and lets it go."""
+        """None: before its first step the model is its own. Under FSDP TRL wants one, which
+        nothing reads."""
         return learner_of(self.model, self.optimizer) if is_sharded() else None
 
     def order(self, params: PairParams) -> IntArray:
@@ -101,7 +100,7 @@ def pair_dataset(pairs: Sequence[RowPair]) -> Dataset:
 
 
 def episode_logprobs(model: Any, batch: Mapping[str, Tensor]) -> list[float]:
-    """Summed log-probability of the agent's tokens in each row, by the weights as they are now."""
+    """Summed log-probability of the agent's tokens in each row."""
     input_ids = batch["input_ids"].to(model.device)
     with torch.no_grad():
         sums: list[float] = agent_logprobs(model, input_ids, batch_labels(batch).to(model.device)).sum(1).tolist()
@@ -123,9 +122,9 @@ def padded(input_ids: Sequence[Sequence[int]], masks: Sequence[Sequence[int]], p
 
 
 class ReferenceTrainer(Resumable):
-    """Mixed in before TRL's DPO and KTO trainers, whose rows are token ids already. They have no
-    public switch against tokenizing, and would pass reference log-probs on by a cache file that
-    other processes do not find."""
+    """Mixed in before TRL's DPO and KTO trainers, on token ids. TRL has no public switch against
+    tokenizing, and would pass reference log-probs on by a cache file that other processes do not
+    find."""
 
     logged: ClassVar[Mapping[str, str]] = {
         "loss": "loss",

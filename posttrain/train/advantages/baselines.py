@@ -21,16 +21,15 @@ from posttrain.train.advantages.groups import FloatArray
 
 
 class StepRewards(NamedTuple):
-    """`batch`: the rewards of all of the step's episodes. `task_mean`: the task's running mean
-    before the step, None where it is new."""
+    """`batch`: rewards of the step's episodes. `task_mean`: the task's mean before the step."""
 
     batch: FloatArray
     task_mean: float | None = None
 
 
 class Expected(NamedTuple):
-    """`expected_G`: the baseline of each member. `compared`: the rewards whose standard deviation
-    `group_std` divides by."""
+    """`expected_G`: each member's baseline. `compared`: the rewards whose deviation `group_std`
+    divides by."""
 
     expected_G: FloatArray
     compared: FloatArray

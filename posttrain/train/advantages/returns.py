@@ -85,7 +85,6 @@ class StatesCredit(Compared):
         ]
 
     def _of_states(self, group: Group) -> list[FloatArray]:
-        """For each member, a number for each of its turns."""
         if len(group.rewards_G) < 2 or self.is_dropped(group):
             return [np.zeros(len(turns)) for turns in group.turns_G]
         num_turns_G = [len(turns) for turns in group.turns_G]

@@ -108,8 +108,8 @@ class TurnScoresCredit(Compared):
         of_reward: float,
         of_score: float,
     ) -> list[FloatArray]:
-        """`changed` have `of_reward` times the reward plus `of_score` times a score for a reward.
-        Zeros for a group that is dropped by what it earned."""
+        """`changed` have `of_reward` times the reward plus `of_score` times a score for a
+        reward. Zeros for a group that is dropped by what it earned."""
         baseline = self.baseline
         if isinstance(baseline, VirtualBest):
             # the most that can be earned, in the same combination as the rewards
@@ -122,12 +122,12 @@ class TurnScoresCredit(Compared):
 
 
 def first_call(turns: Sequence[Turn]) -> int | None:
-    """The place of the first turn with a score; None where there is none."""
+    """Place of the first turn with a score."""
     return next((place for place, turn in enumerate(turns) if turn.score is not None), None)
 
 
 def _of_member(turns: Sequence[Turn], outcome: float, first: float, together: float) -> FloatArray:
-    """A number for each turn: `together` where nothing was called."""
+    """`together` where nothing was called."""
     called = first_call(turns)
     if called is None:
         return np.full(len(turns), together)

@@ -64,9 +64,8 @@ class Greso(Sampler):
         self._pass = (-1, np.empty(0, dtype=np.int64))  # the pass that the next place lies in, and its order
 
     def choose(self, count: int) -> list[Task]:
-        """`count` different tasks in the order of the passes; at the end of them skipped ones,
-        where too few were not. A task that comes up twice in a draw, where two passes meet, counts
-        once."""
+        """`count` different tasks in the order of the passes, then skipped ones where too few
+        were not. A task that comes up twice in a draw, where two passes meet, counts once."""
         if self._num_passed >= len(self._tasks):
             self._move()
         self._observed.clear()
@@ -90,7 +89,7 @@ class Greso(Sampler):
         self._observed[kind] += 1
 
     def skipped_share(self, task_id: str) -> float:
-        """The probability that the task is skipped when it comes up; 0 before its first group."""
+        """Probability that the task is skipped when it comes up."""
         kind, run = self._runs.get(task_id, ("mixed", 0))
         return 0.0 if kind == "mixed" else skip_probability(self.bases[kind], run)
 
@@ -110,7 +109,6 @@ class Greso(Sampler):
         self._runs = {task: (kind, run) for task, (kind, run) in state["runs"].items()}
 
     def _next(self) -> int:
-        """The task at the next place of the passes."""
         num_passes, place = divmod(self._num_passed, len(self._tasks))
         self._num_passed += 1
         if self._pass[0] != num_passes:
@@ -128,14 +126,13 @@ class Greso(Sampler):
 
 
 def kind_of(*, has_spread: bool, success: float) -> Kind:
-    """Kind of a group. Equal rewards of eight with eight successes are easy; with none, hard; one,
-    0.125, is more than 0.11."""
+    """Equal rewards of eight with eight successes are easy; with none, hard; one, 0.125, is more
+    than 0.11."""
     if has_spread or HARD_TO < success < EASY_FROM:
         return "mixed"
     return "easy" if success >= EASY_FROM else "hard"
 
 
 def skip_probability(base: float, run: int) -> float:
-    """1 - max(p^z, 0.01): at p = 0.5, z of 0, 1, 2, 3 gives 0, 0.5, 0.75, 0.875, and 7 or more
-    0.99."""
+    """1 - max(p^z, 0.01): at p = 0.5, z of 0, 1, 2, 3 gives 0, 0.5, 0.75, 0.875, 7 or more 0.99."""
     return 1 - max(base**run, LEAST_KEPT)
