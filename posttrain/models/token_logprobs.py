@@ -22,10 +22,11 @@ MAX_LOGITS = 1 << 27  # half a GiB in single precision: 900 tokens of Qwen2.5's 
 
 
 class TokenScores(NamedTuple):
-    """Log-probabilities of P tokens and, on request, entropies in nats, both (P,)."""
+    """Log-probabilities and, on request, entropies in nats: (P,) of the agent's P tokens, or
+    (N, T-1) with 0 where a token is not the agent's."""
 
-    logprobs_P: Tensor
-    entropies_P: Tensor | None
+    logprobs: Tensor
+    entropies: Tensor | None
 
 
 def agent_logprobs(model: Any, input_ids_N_T: Tensor, labels_N_T: Tensor) -> Tensor:
@@ -37,22 +38,25 @@ def agent_logprobs(model: Any, input_ids_N_T: Tensor, labels_N_T: Tensor) -> Ten
             input_ids=input_ids_N_T, use_cache=False, labels=labels_N_T, fused_lm_head=True
         ).log_probs
         return scored
-    targets_N_T = labels_N_T[:, 1:]
-    is_scored_N_T = targets_N_T != IGNORED
-    return scatter_scores(agent_scores(model, input_ids_N_T, targets_N_T, is_scored_N_T).logprobs_P, is_scored_N_T)
+    return agent_scores(model, input_ids_N_T, labels_N_T).logprobs
 
 
 def agent_scores(
-    model: Any,
-    input_ids_N_T: Tensor,
-    targets_N_T: Tensor,
-    is_scored_N_T: Tensor,
-    *,
-    temperature: float = 1.0,
-    with_entropies: bool = False,
+    model: Any, input_ids_N_T: Tensor, labels_N_T: Tensor, *, temperature: float = 1.0, with_entropies: bool = False
 ) -> TokenScores:
-    """Scores of `targets_N_T` where `is_scored_N_T`, both (N, T-1), in row-major order."""
-    targets_P = targets_N_T[is_scored_N_T]
+    """The same as `agent_logprobs` at a temperature, with entropies, (N, T-1)."""
+    is_scored_N_T = labels_N_T[:, 1:] != IGNORED
+    found = _scores_in_pieces(model, input_ids_N_T, labels_N_T, temperature, with_entropies)
+    entropies = None if found.entropies is None else scatter_scores(found.entropies, is_scored_N_T)
+    return TokenScores(scatter_scores(found.logprobs, is_scored_N_T), entropies)
+
+
+def _scores_in_pieces(
+    model: Any, input_ids_N_T: Tensor, labels_N_T: Tensor, temperature: float, with_entropies: bool
+) -> TokenScores:
+    """Scores (P,) in row-major order, of at most MAX_LOGITS logits at once."""
+    is_scored_N_T = labels_N_T[:, 1:] != IGNORED
+    targets_P = labels_N_T[:, 1:][is_scored_N_T]
     if _is_wrapped(model):
         logits = model(input_ids=input_ids_N_T, use_cache=False).logits[:, :-1][is_scored_N_T]
         return _scores(logits, targets_P, temperature, with_entropies)
@@ -73,10 +77,8 @@ def agent_scores(
         TokenScores(*checkpoint(of, *both, use_reentrant=False))
         for both in zip(hidden_P_H.tensor_split(cuts), targets_P.tensor_split(cuts), strict=True)
     ]
-    entropies = (
-        torch.cat([one.entropies_P for one in pieces if one.entropies_P is not None]) if with_entropies else None
-    )
-    return TokenScores(torch.cat([one.logprobs_P for one in pieces]), entropies)
+    entropies = torch.cat([one.entropies for one in pieces if one.entropies is not None]) if with_entropies else None
+    return TokenScores(torch.cat([one.logprobs for one in pieces]), entropies)
 
 
 def _scores(logits: Tensor, targets_P: Tensor, temperature: float, with_entropies: bool) -> TokenScores:

@@ -2,14 +2,13 @@
 pairs are desirable, the rejected ones undesirable.
 
 TRL's `KTOTrainer` (arXiv 2402.01306, eq. 7) on whole multi-turn episodes. With r an episode's gain
-in log-likelihood against the first policy, and z how far the policy has come from that one, the
-loss is `desirable_weight` (1 - sigmoid(beta (r - z))) of a desirable episode and
-`undesirable_weight` (1 - sigmoid(beta (z - r))) of an undesirable one: it is compared with z, not
-with the other of its pair. A step still takes both of each pair, so that it has as many of either.
+in log-likelihood against the first policy, the loss is `desirable_weight` (1 - sigmoid(beta (r -
+z))) of a desirable one and `undesirable_weight` (1 - sigmoid(beta (z - r))) of an undesirable one;
+a step takes both of each pair.
 
-z is the mean gain of mismatched episodes, at least 0: a task's prompt, then what the agent wrote
-and read after that of the pair before it in the step. TRL takes the mean over a part of the step,
-in all processes.
+z is how far the policy has come: the mean gain of mismatched episodes, at least 0, each a task's
+prompt, then what the agent wrote and read in the pair before it in the step. TRL takes the mean
+over a part of the step, in all processes.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -168,22 +168,20 @@ def importance_weights(trainer_logprobs: Tensor, engine_logprobs: Tensor, *, cap
 
 
 def kl_estimates(now_N_T: Tensor, reference_N_T: Tensor) -> Tensor:
-    """Divergence estimate of each token: r - 1 - log r with r = p_reference / p_now, from
-    the log-probs of both, of their shape; never negative, 0 where both are equal (k3 of
-    joschu.net/blog/kl-approx.html; GRPO, arXiv 2402.03300, eq. 4). Probabilities 1/2 and 1/4: 1/2 -
-    1 + log 2 = 0.193.
+    """Divergence estimate of each token: r - 1 - log r with r = p_reference / p_now, never negative
+    (k3 of joschu.net/blog/kl-approx.html; GRPO, arXiv 2402.03300, eq. 4). Probabilities 1/2 and
+    1/4: 1/2 - 1 + log 2 = 0.193.
 
     Its value is unbiased: over tokens of the policy p it is KL(p || ref) in expectation, as E[r] is
-    1. Its gradient is not that of this KL. dr = -r d(log p), so a token's gradient is (1 - r) grad
-    log p, and
+    1. Its gradient is another KL's. dr = -r d(log p), so a token's gradient is (1 - r) grad log p,
+    and
 
         sum of p (1 - r) grad log p = - sum of ref grad log p = grad KL(ref || p),
 
-    as the sum of p grad log p is 0: on policy it is exactly the gradient of KL(ref || p). That of
-    KL(p || ref) would have -log r in the place of 1 - r; near r = 1 both are one to first order.
-    Both are of the next token alone: that the policy also chooses what later tokens stand behind is
-    in neither. From a step's second update on the tokens are those of older weights, and neither is
-    exact.
+    as the sum of p grad log p is 0: on policy exactly the gradient of KL(ref || p); that of KL(p ||
+    ref) would have -log r in the place of 1 - r. Both are of the next token alone: that the policy
+    also chooses what later tokens stand behind is in neither. From a step's second update on the
+    tokens are those of older weights, and neither is exact.
     """
     log_ratio = reference_N_T - now_N_T
     return log_ratio.expm1() - log_ratio  # expm1: near r = 1, exp(x) - 1 would lose all its digits
@@ -195,8 +193,8 @@ class KlWeight:
 
         e = clip((KL - target) / target, -0.2, 0.2),  beta <- beta (1 + K_beta e)
 
-    A weight of 0.01, a target of 0.05 nats a token and a horizon of 10: at 0.055 it becomes 0.01
-    (1 + 0.1/10) = 0.0101; at 1, however far above, 0.0102; at 0, 0.0098.
+    A weight of 0.01, a target of 0.05 nats a token and a horizon of 10: at 0.055 it becomes 0.01 (1
+    + 0.1/10) = 0.0101; at 1 0.0102; at 0 0.0098.
     """
 
     def __init__(self, params: KlParams) -> None:

@@ -2,13 +2,11 @@
 chosen one, plus a loss that puts its odds above the rejected one's.
 
 TRL's `ORPOTrainer` (arXiv 2403.07691, eqs. 4 to 7) on whole multi-turn episodes. With p the
-geometric mean of the probabilities of an episode's agent tokens, and odds = p / (1 - p), the loss
-of a pair is -log p of the chosen one - beta log sigmoid(log odds of the chosen - log odds of the
-rejected). There is no reference: what keeps the policy near where it began is the first term.
-
-TRL takes the first term over the prompt, too, and as a mean over tokens; here it is of the agent's
-tokens, a mean over episodes of each one's mean, which is the paper's and the same for any number of
-processes.
+geometric mean of the probabilities of an episode's agent tokens, and odds = p / (1 - p), a pair's
+loss is -log p of the chosen one - beta log sigmoid(log odds of the chosen - log odds of the
+rejected). There is no reference: the first term keeps the policy near where it began. TRL takes it
+over the prompt, too, and as a mean over tokens; here it is the paper's, a mean over episodes of
+each one's mean, the same for any number of processes.
 """
 
 from collections.abc import Mapping

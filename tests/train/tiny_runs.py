@@ -83,16 +83,15 @@ def sft_params(**changes):
     return TrainSftParams.model_validate(values | changes)
 
 
-def run_sft(run: TrainingRun, model, **changes):
-    rows, kinds = copy_rows(50)
-    dev_rows, _ = copy_rows(10, seed=1)
+def run_sft(run: TrainingRun, model, *, rows=None, kinds=None, dev_rows=None, **changes):
+    usual_rows, usual_kinds = copy_rows(50)
     train_sft(
         model,
         tiny_tokenizer(),
-        rows=rows,
-        values=kinds,
+        rows=rows or usual_rows,
+        values=kinds or usual_kinds,
         shares=KIND_WEIGHTS,
-        dev_rows=dev_rows,
+        dev_rows=dev_rows or copy_rows(10, seed=1)[0],
         params=sft_params(**changes),
         seed=1,
         run=run,
@@ -102,20 +101,9 @@ def run_sft(run: TrainingRun, model, **changes):
 def run_sft_on_wrong_dev(run: TrainingRun, model):
     """Dev rows are training rows with the words the wrong way round: what is learnt makes them ever
     less likely. Returns the dev loss at the end."""
-    rows, kinds = copy_rows(50)
-    dev_rows = [wrong_copy(row) for row in rows]
-    params = sft_params(max_steps=200, eval_every_steps=20, early_stopping_patience=2, lr=2e-2)
-    train_sft(
-        model,
-        tiny_tokenizer(),
-        rows=rows,
-        values=kinds,
-        shares=KIND_WEIGHTS,
-        dev_rows=dev_rows,
-        params=params,
-        seed=1,
-        run=run,
-    )
+    dev_rows = [wrong_copy(row) for row in copy_rows(50)[0]]
+    knobs = {"max_steps": 200, "eval_every_steps": 20, "early_stopping_patience": 2, "lr": 2e-2}
+    run_sft(run, model, dev_rows=dev_rows, **knobs)
     model.eval()
     sums = [
         agent_logprobs(model, torch.tensor([row.input_ids]), torch.tensor([labels_of(row.input_ids, row.mask)])).sum()

@@ -4,7 +4,7 @@ loss and gradients."""
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from posttrain.models import distributed
 from posttrain.models.parts import add_gradients
-from posttrain.models.token_logprobs import IGNORED, agent_scores, labels_of, pad_right, scatter_scores
+from posttrain.models.token_logprobs import IGNORED, TokenScores, agent_scores, labels_of, pad_right
 from posttrain.train.advantages.groups import FloatArray
 from posttrain.train.losses import clip_side, expert_losses, importance_weights, kl_estimates, token_losses
 from posttrain.train.online.params import LossMean, OnlineParams
@@ -118,13 +118,6 @@ def by_place(micro_batches: Sequence[Batch], values: Sequence[Tensor]) -> Mappin
     return {place: value for of_process in distributed.gather(own) for place, value in of_process.items()}
 
 
-class Scored(NamedTuple):
-    """Log-probabilities and, on request, entropies in nats, (N, T-1), 0 where not the agent's."""
-
-    logprobs: Tensor
-    entropies: Tensor | None
-
-
 def samples_with_signal(samples: Sequence[Sample], params: OnlineParams) -> list[Sample]:
     """Those with an advantage, and as many idle ones as give every process a row; all where KL
     or entropy are part of the loss."""
@@ -170,22 +163,13 @@ def token_weights(
             return torch.full_like(lengths_N, 1 / (num_episodes * max_tokens), dtype=torch.float32)
 
 
-def score(model: Any, batch: Batch, temperature: float, *, with_entropies: bool = False) -> Scored:
-    is_scored_N_T = batch.is_scored_N_T
-    found = agent_scores(
-        model,
-        batch.input_ids_N_T,
-        batch.labels_N_T[:, 1:],
-        is_scored_N_T,
-        temperature=temperature,
-        with_entropies=with_entropies,
-    )
-    entropies = scatter_scores(found.entropies_P, is_scored_N_T) if found.entropies_P is not None else None
-    return Scored(scatter_scores(found.logprobs_P, is_scored_N_T), entropies)
+def score(model: Any, batch: Batch, temperature: float, *, with_entropies: bool = False) -> TokenScores:
+    ids, labels = batch.input_ids_N_T, batch.labels_N_T
+    return agent_scores(model, ids, labels, temperature=temperature, with_entropies=with_entropies)
 
 
 def batch_loss(
-    now: Scored,
+    now: TokenScores,
     before_N_T: Tensor,
     batch: Batch,
     weight_N: Tensor,

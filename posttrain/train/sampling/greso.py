@@ -2,18 +2,14 @@
 failed (arXiv 2506.02177).
 
 A task is skipped with probability 1 - max(p^z, 0.01), z being how many of its last groups in a row
-were easy (equal rewards, success at least 0.98), or in a row were hard (equal rewards, success at
-most 0.11). Easy and hard have a p each; `start` at first, it falls by 0.01 where the share of such
-groups has reached its target, and rises by 0.01 where not, within 0.05 and 0.95.
+were easy (equal rewards, success at least 0.98) or hard (equal, at most 0.11). Easy and hard have a
+p each; `start` at first, it falls by 0.01 where the share of such groups has reached its target,
+else rises, within 0.05 and 0.95.
 
-Released (presampling_selector.py, ray_trainer.py at b277843): p starts at 0.5 and moves once an
-optimizer step from the second epoch on, by the groups played for that step; the targets are 0.25 /
-3 and 0.25 · 2 / 3; z goes by the mean reward, in which an answer that is wrong but well formed
-earns 0.1; tasks are drawn until there are enough. Ours: p moves from the second pass on as well,
-but at each draw, by the groups observed since the one before, and a step with refills draws more
-than once; z goes by success, and a group that differs ends it; a draw that every task came up in
-takes the first of those that it skipped. How many are played again is the step's to say
-(`max_refills`).
+The released code (b277843) moves p once an optimizer step from the second epoch on, with targets of
+0.25 / 3 and 0.25 · 2 / 3, and goes by the mean reward. Ours moves p at each draw from the second
+pass on, by the groups observed since the one before; z goes by success, and a group that differs
+ends it; a draw that every task came up in takes the first of those that it skipped.
 """
 
 from collections import Counter

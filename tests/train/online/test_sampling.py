@@ -53,16 +53,6 @@ def test_no_task_is_out_of_reach(order):
     assert set(late) == {task.task_id for task in TASKS}
 
 
-def test_tasks_are_chosen_in_shuffled_passes_and_gone_on_with_from_a_state():
-    tasks = [word_task(x, 9) for x in range(4, 9)]
-    whole, first, second = (Uniform(tasks, seed=3) for _ in range(3))
-    expected = whole.choose(12)
-    found = first.choose(7)
-    second.restore(first.state())
-    assert found + second.choose(5) == expected
-    assert {task.task_id for task in expected[:5]} == {task.task_id for task in tasks}
-
-
 def test_tasks_whose_groups_were_equal_are_chosen_less_often():
     tasks = [word_task(x, y) for x in range(4, 14) for y in range(4, 14)]
     found = sampler("spread", tasks)
