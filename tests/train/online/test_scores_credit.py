@@ -8,7 +8,7 @@ import pytest
 from posttrain.train.advantages.credit import StepContext
 from posttrain.train.advantages.groups import Group, TaskHistory
 from posttrain.train.advantages.scores import ScoresCredit
-from tests.train.online.bandit import expected_of_ways, sum_over_ways, true_gradient, ways
+from tests.train.online.bandit import expected_of_ways, sum_over_ways, ways
 
 TINY = 1e-13
 WEIGHTS = {"a": 2.0, "b": 1.0}
@@ -104,8 +104,3 @@ def test_in_pairs_it_follows_how_often_one_is_preferred_to_another(weights):
         return sum(other.probability * np.sign(votes(way, other)) for other in ways()) / sqrt(2)
 
     np.testing.assert_allclose(expected(2, weights), sum_over_ways(preferred), atol=1e-9)
-
-
-def test_it_is_no_multiple_of_the_gradient_of_the_weighted_sum():
-    found, true = expected(3, {"a": 1.0}), true_gradient()
-    assert found @ true / np.linalg.norm(found) / np.linalg.norm(true) < 0.999
