@@ -28,17 +28,17 @@ LEAST_DOUBT = 1e-6  # in nats per token; below it an episode's odds are taken fo
 
 def orpo_trainer(training: PairTraining, params: OrpoParams) -> Resumable:
     disable_progress_bars()  # of TRL's passes over the rows, which change nothing
-    parts = training.parts()
-    add_fused_lm_head(behind_adapters(parts["model"]))
-    return _Orpo(
+    trainer = _Orpo(
         args=ORPOConfig(
             **training.arguments(params),
             max_length=max(len(row.input_ids) for pair in training.pairs for row in pair),
         ),
         train_dataset=pair_dataset(training.pairs).select(training.order(params)),
         data_collator=pair_collator(training.tokenizer),
-        **parts,
+        **training.parts(),
     )
+    add_fused_lm_head(behind_adapters(trainer.model))
+    return trainer
 
 
 class _Orpo(Resumable, ORPOTrainer):  # type: ignore[misc]  # trl is untyped

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from posttrain.models.codec import TokenRow
 from posttrain.models.distributed import is_sharded, pair_parts
-from posttrain.models.optimizers import build_optimizer
 from posttrain.models.params import OptimizerKind
 from posttrain.models.sharding import learner_of
 from posttrain.models.token_logprobs import IGNORED, agent_logprobs, pad_right
@@ -67,15 +66,8 @@ class PairTraining:
 
     def parts(self) -> dict[str, Any]:
         """A trainer's arguments besides those and its rows."""
-        learner = learner_of(self.model, self.optimizer)
-        optimizer = build_optimizer(learner, self.optimizer, self.lr)
-        return {
-            "model": learner,
-            "whole": self.model,
-            "processing_class": self.tokenizer,
-            "optimizer": optimizer,
-            "run": self.run,
-        }
+        own = {"whole": self.model, "optimizer": self.optimizer, "lr": self.lr, "run": self.run}
+        return {**own, "processing_class": self.tokenizer}
 
     def reference(self) -> Any:
         """None: before its first step the model is its own. Under FSDP TRL wants one, which

@@ -29,6 +29,8 @@ from transformers.utils import logging
 from posttrain.models import distributed, sharding
 from posttrain.models.cpu_kernels import fast_products
 from posttrain.models.loading import CHECKPOINTING
+from posttrain.models.optimizers import build_optimizer
+from posttrain.models.params import OptimizerKind
 from posttrain.models.parts import parts_beside
 from posttrain.runtime.exits import DataError, Interrupted
 from posttrain.runtime.worker import STOP_SIGNALS
@@ -189,18 +191,20 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # transformers is unt
 
 
 class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
-    """Mixed in before a TRL trainer. `whole` is the model whose weights the caller reads; the
-    trainer gets its `sharding.learner_of`, and `optimizer` is of that."""
+    """Mixed in before a TRL trainer. `whole` is the model whose weights the caller reads; what is
+    trained is its `sharding.learner_of`."""
 
     logged: ClassVar[Mapping[str, str]] = {}
 
     def __init__(
-        self, *args: Any, run: TrainingRun, whole: nn.Module, optimizer: torch.optim.Optimizer, **kwargs: Any
+        self, *, run: TrainingRun, whole: nn.Module, optimizer: OptimizerKind, lr: float, **kwargs: Any
     ) -> None:
         self.run, self.whole = run, whole
         logging.disable_progress_bar()
-        super().__init__(*args, **kwargs)
-        self.optimizer: Any = optimizer  # not as an argument, which is refused under FSDP
+        learner = sharding.learner_of(whole, optimizer)
+        built = build_optimizer(learner, optimizer, lr)
+        super().__init__(model=learner, **kwargs)
+        self.optimizer: Any = built  # not as an argument, which is refused under FSDP
         self.remove_callback(PrinterCallback)
         self.add_callback(RunCallback(run, self.logged))
         distributed.refuse_another_count(self.accelerator.num_processes)

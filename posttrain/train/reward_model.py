@@ -19,11 +19,10 @@ from trl import RewardConfig, RewardTrainer
 from posttrain.models.codec import TokenRow
 from posttrain.models.distributed import pair_parts
 from posttrain.models.loading import load_sound
-from posttrain.models.optimizers import build_optimizer
 from posttrain.models.params import Dtype, PretrainedModel, Quantization, ScratchModel
 from posttrain.models.precision import loaded_dtype
 from posttrain.models.quantization import quantised, unpacked
-from posttrain.models.sharding import learner_of, place_for_training, quantization_of
+from posttrain.models.sharding import place_for_training, quantization_of
 from posttrain.models.token_logprobs import pad_right
 from posttrain.train.params import TrainRewardModelParams
 from posttrain.train.resumable_trainer import Resumable, TrainingRun, trainer_arguments
@@ -63,7 +62,6 @@ def train_reward_model(
     """Train `model` in place on (chosen, rejected) pairs, used in shuffled passes. Resumes from
     `run.checkpoint`."""
     num_parts, pairs_per_part = pair_parts(params.batch_size, "train_reward_model.batch_size", run.rows_at_once)
-    learner = learner_of(model, "adamw")
     lengths = [max(len(row.input_ids) for row in pair) for pair in pairs]
     arguments = RewardConfig(
         **trainer_arguments(
@@ -84,14 +82,14 @@ def train_reward_model(
         "rejected_ids": [rejected.input_ids for _, rejected in pairs],
     }
     trainer = _RewardModel(
-        model=learner,
         whole=model,
         args=arguments,
         train_dataset=Dataset.from_dict(columns).select(
             passes_by_length(lengths, params.max_steps, params.batch_size, seed=seed)
         ),
         processing_class=tokenizer,
-        optimizer=build_optimizer(learner, "adamw", params.lr),
+        optimizer="adamw",
+        lr=params.lr,
         run=run,
     )
     trainer.train_or_resume()

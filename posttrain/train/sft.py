@@ -20,9 +20,7 @@ from trl import SFTConfig, SFTTrainer
 from posttrain.data.schemas import TrajectoryRow
 from posttrain.models.codec import CALL, NONE, REASONING, ChatCodec, TokenRow
 from posttrain.models.distributed import count, gather, index, parts_of
-from posttrain.models.optimizers import build_optimizer
 from posttrain.models.parts import add_gradients, is_small_on_cpu
-from posttrain.models.sharding import learner_of
 from posttrain.models.token_logprobs import IGNORED, agent_logprobs, labels_of, pad_right
 from posttrain.train.params import TrainSftParams
 from posttrain.train.resumable_trainer import Resumable, TrainingRun, trainer_arguments
@@ -74,8 +72,7 @@ def train_sft(
     """Train `model` in place, on rows of which each value in `values` has its share. At the end
     it holds the weights of the lowest dev loss. Resumes from `run.checkpoint`."""
     num_parts, rows_per_part = parts_of(params.batch_size, "train_sft.batch_size", run.rows_at_once)
-    learner = learner_of(model, params.optimizer)
-    is_beside = count() == 1 and is_small_on_cpu(learner)
+    is_beside = count() == 1 and is_small_on_cpu(model)
     if not shares:  # all rows alike
         values, shares = [""] * len(rows), {"": 1.0}
     # drawn before the first step: a resumed run finds its place by counting
@@ -103,14 +100,14 @@ def train_sft(
         max_length=None,
     )
     trainer = _Sft(
-        model=learner,
         whole=model,
         args=arguments,
         train_dataset=_dataset(rows).select(order),
         eval_dataset=_dataset(dev_rows),
         data_collator=partial(_collated, pad_id=tokenizer.pad_token_id),
         processing_class=tokenizer,
-        optimizer=build_optimizer(learner, params.optimizer, params.lr),
+        optimizer=params.optimizer,
+        lr=params.lr,
         run=run,
         patience=params.early_stopping_patience,
         rows_beside=rows_per_part if is_beside else 0,
@@ -156,8 +153,8 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
         "eval_loss": "eval_loss",
     }
 
-    def __init__(self, *args: Any, patience: int, rows_beside: int, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, *, patience: int, rows_beside: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self._patience, self._rows_beside = patience, rows_beside
         self._sums = _CategorySums()
 
