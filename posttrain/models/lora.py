@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from posttrain.models.adapters import behind_adapters, dense_layer
-from posttrain.models.bf16_rescale import bf16_rescale
 from posttrain.models.params import LoraAdapter
-from posttrain.models.precision import compute_dtype
+from posttrain.models.precision import bf16_rescale, compute_dtype
 from posttrain.models.quantization import dense_weight, is_quantised, without_quantisation
 from posttrain.runtime.exits import ConfigurationError
 

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import torch
 
-from posttrain.models.bf16_rescale import bf16_rescale, has_bf16_weights
 from posttrain.models.loading import (
     atomic_folder,
     load_codec,
@@ -19,7 +18,7 @@ from posttrain.models.loading import (
 )
 from posttrain.models.lora import add_lora, merge_adapters, round_lora_once
 from posttrain.models.params import LoraAdapter, PretrainedModel, ScratchModel
-from posttrain.models.precision import computing_in, loaded_dtype
+from posttrain.models.precision import bf16_rescale, computing_in, has_bf16_weights, loaded_dtype
 from posttrain.models.sharding import place_for_training, quantization_of
 
 
