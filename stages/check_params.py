@@ -14,8 +14,7 @@ from pathlib import Path
 from posttrain.config.params import Params, refusal
 from posttrain.data.params import ImportSource, ScriptedSource
 from posttrain.evals.params import ExpertTeacher
-from posttrain.models.local_config import local_config
-from posttrain.models.params import LIKE_QWEN3, LoraAdapter, PretrainedModel, target_problem
+from posttrain.models.params import LIKE_QWEN3, LoraAdapter, PretrainedModel, local_config, target_problem
 from posttrain.provenance.fingerprint import read_all_inputs
 from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.provenance.undeclared_deps import SOURCE_KNOB, tree_root, undeclared

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from posttrain.models.loading import first_line, refuse_unsafe_folder
-from posttrain.models.local_config import read_config
+from posttrain.models.params import read_config
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.limits import reason
 

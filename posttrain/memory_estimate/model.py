@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, PretrainedConfig
 
 from posttrain.config.params import Params
-from posttrain.models.local_config import local_config, read_config
-from posttrain.models.params import Dtype, PretrainedModel, Quantization
+from posttrain.models.params import Dtype, PretrainedModel, Quantization, local_config, read_config
 from posttrain.models.quantization import HEADS
 from posttrain.models.scratch import scratch_config
 from posttrain.runtime.exits import ConfigurationError

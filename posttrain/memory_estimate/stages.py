@@ -37,7 +37,7 @@ from posttrain.models.params import OptimizerKind
 from posttrain.models.precision import frozen_copy, loaded_dtype
 from posttrain.models.row_losses import BATCH_TOKENS
 from posttrain.models.sharding import quantization_of
-from posttrain.models.token_logprobs import IGNORED, agent_logprobs, agent_scores
+from posttrain.models.token_logprobs import agent_logprobs, agent_scores
 from posttrain.rollout.engines.choice import NUM_SLOTS, is_elsewhere
 from posttrain.rollout.engines.fused_weights import fuse
 from posttrain.rollout.engines.slotted_decoder import Extension, SlottedDecoder, num_slots_within
@@ -302,8 +302,7 @@ def _rows(count: int, width: int) -> tuple[Tensor, Tensor]:
 
 def _scores(model: Any, count: int, width: int, *, with_entropies: bool = False) -> Tensor:
     input_ids, labels = _rows(count, width)
-    targets = labels[:, 1:]
-    return agent_scores(model, input_ids, targets, targets != IGNORED, with_entropies=with_entropies).logprobs_P
+    return agent_scores(model, input_ids, labels, with_entropies=with_entropies).logprobs
 
 
 def _whole_rows(count: int, width: int) -> Batch:

@@ -12,23 +12,20 @@ from posttrain.runtime.exits import ConfigurationError
 
 
 def is_adapted(model: Any) -> bool:
-    """True if a model has LoRA adapters."""
     return hasattr(model, "get_base_model")
 
 
 def is_adapted_layer(module: Any) -> bool:
-    """True if a linear layer has LoRA adapters."""
     return hasattr(module, "get_delta_weight")
 
 
 def behind_adapters(model: Any) -> Any:
-    """The causal language model beneath the adapters; the model itself where it has none."""
+    """The causal LM beneath the adapters, or the model itself."""
     return model.get_base_model() if is_adapted(model) else model
 
 
 def dense(module: nn.Module) -> tuple[Tensor, Tensor | None]:
-    """Weight (out, in) and bias of a linear layer, dequantised and with the active LoRA adapters
-    added. Raises ConfigurationError where the layer is no plain or bitsandbytes matrix."""
+    """Weight (out, in) and bias of a linear layer, dequantised, active adapters added."""
     lora: Any = module
     linear = lora.base_layer if is_adapted_layer(module) else lora
     if type(linear) is not nn.Linear and not is_quantised(linear):

@@ -29,9 +29,8 @@ def write_base(
     seed: int,
     progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> None:
-    """Write the model's folder; it appears under its name when it is whole. A pretrained model has
-    no use for the conversations and the names of the tools. Raises DataError where one from scratch
-    gets none, and what `load_pretrained` raises."""
+    """Write the model's folder atomically. A pretrained model needs no conversations; one from
+    scratch raises DataError without any."""
     model: Any
     match params:
         case ScratchModel():

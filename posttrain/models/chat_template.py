@@ -1,11 +1,9 @@
 """Chat templates of this project: one for models from scratch, with a special token per role, and
 `compact` and `bare` for pretrained models whose own template has no tools.
 
-The decision to argue with: the template for models from scratch drops the system text and names the
-offered tools without their schemas. A usual template with fourteen schemas costs a hundred times
-the tokens, and a model that has seen 6,000 conversations learns a tool's arguments from its uses,
-not from its description. Pretrained models keep the template they were trained with, where it has
-tools.
+The decision to argue with: the scratch template drops the system text and names tools without their
+schemas. Fourteen schemas would cost a hundred times the tokens, and a model that has seen 6,000
+conversations learns a tool's arguments from its uses, not from its description.
 """
 
 from pathlib import Path
@@ -30,13 +28,12 @@ CHATML = ("<|im_start|>", "<|im_end|>")  # special tokens of the `compact` and `
 
 
 def scratch_template() -> str:
-    """The template of models from scratch; it writes `arguments`, JSON text, as they are."""
     return _text("scratch")
 
 
 def named_template(name: str, tokenizer: Any) -> str:
-    """The text of one of TEMPLATES. Raises ConfigurationError where there is none of this name, or
-    where the tokenizer lacks ChatML's special tokens: new ones would be untrained."""
+    """The text of one of TEMPLATES. Raises ConfigurationError for another name, and where the
+    tokenizer lacks ChatML's special tokens: new ones would be untrained."""
     if name not in TEMPLATES:
         raise ConfigurationError(f"model.chat_template is {name!r}; there are {', '.join(TEMPLATES)}")
     added = {token.content for token in tokenizer.added_tokens_decoder.values()}
@@ -50,13 +47,12 @@ def named_template(name: str, tokenizer: Any) -> str:
 
 
 def template_text(name: str) -> str:
-    """The text of one of TEMPLATES, whatever the tokenizer."""
     return TEMPLATES[name] + _text("compact")
 
 
 def served_template(template: str) -> str:
-    """A template of this project changed to take arguments as objects too, as vLLM gives them; any
-    other as it is. Objects are written without spaces."""
+    """One of our templates, changed to take arguments as objects too, as vLLM gives them, and
+    write them without spaces."""
     as_text = "call.function.arguments"
     either = f"({as_text} if {as_text} is string else {as_text} | tojson(separators=(',', ':')))"
     return template.replace(f" + {as_text} + ", f" + {either} + ")

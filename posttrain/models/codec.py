@@ -1,10 +1,8 @@
-"""Encodes messages as token ids and parses them back, with equal tokens in training and in
-rollouts.
+"""Encodes messages as token ids and parses them back, with equal tokens in training and rollouts.
 
-A rollout never renders a conversation again: it keeps the sampled ids and appends the ids of the
-results between them. A training row is composed likewise, prompt + (assistant + results)*, and not
-cut out of one rendering of the whole, in which many templates rewrite earlier turns (Qwen3 removes
-their reasoning).
+A rollout never renders a conversation again: it keeps the sampled ids and appends those of the
+results. A training row is composed likewise, prompt + (assistant + results)*: cut out of one
+rendering it would differ, as many templates rewrite earlier turns (Qwen3 drops their reasoning).
 """
 
 import functools
@@ -35,9 +33,9 @@ _NUM_RESULTS = 4096
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """One training example, three lists of one length T: token ids, `mask` (1 where the agent wrote
-    the token), and `category` (0 not the agent's, 1 reasoning, 2 call, 3 text; a stop token has
-    that of the token before it)."""
+    """One training example, lists of length T: token ids, `mask` (1 where the agent wrote), and
+    `category` (0 not the agent's, 1 reasoning, 2 call, 3 text; a stop token has its
+    predecessor's)."""
 
     input_ids: list[int]
     mask: list[int]
@@ -45,8 +43,8 @@ class TokenRow:
 
 
 class ChatCodec:
-    """Codec of one tokenizer with its chat template. Raises ConfigurationError where the template
-    has no chat with tools that a rollout could continue."""
+    """Codec of a tokenizer with its chat template. Raises ConfigurationError where that has no
+    chat with tools that a rollout could continue."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -63,20 +61,19 @@ class ChatCodec:
 
     @property
     def call_format(self) -> ToolCallFormat:
-        """The format in which the agent writes calls."""
         return self._renderer.call_format
 
     def encode_prompt(self, messages: Sequence[Message], tools: Schemas) -> list[int]:
-        """The ids before the agent's first message, generation prompt included."""
+        """Ids before the agent's first message, generation prompt included."""
         return self._ids(self._renderer.prompt(messages, tools))
 
     def encode_assistant(self, message: Message) -> list[int]:
-        """The ids that the agent writes for `message`, stop token included."""
+        """Ids that the agent writes for `message`, stop token included."""
         return self._ids(self._renderer.assistant(message))
 
     def encode_results(self, messages: Sequence[Message], calls: Sequence[ToolCall] = ()) -> list[int]:
-        """The ids between an agent's message, which made `calls`, and its next: results in the
-        order of the calls, or the user's text, and the generation prompt."""
+        """Ids between an agent's message, which made `calls`, and its next: results in the order
+        of the calls, or the user's text, and the generation prompt."""
         results = tuple(in_order_of_calls(messages, calls))
         return list(self._result_ids(results, self._renderer.names_of(results, calls)))
 
@@ -85,18 +82,17 @@ class ChatCodec:
         return self.encode_rows([(messages, tools)])[0]
 
     def encode_rows(self, conversations: Iterable[Conversation]) -> list[TokenRow]:
-        """The rows of many conversations, all distinct texts tokenised in one batch."""
+        """Rows of many conversations, all distinct texts tokenised in one batch."""
         segments_N = [self._segments(*conversation) for conversation in conversations]
         texts = list(dict.fromkeys(text for segments in segments_N for _, text in segments))
         encoded = dict(zip(texts, self._encode(texts), strict=True))
         return [self._compose(segments, encoded) for segments in segments_N]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of all ids, special tokens included."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def parse(self, ids: Sequence[int], tools: Schemas = ()) -> Message:
-        """The message that an agent who was offered `tools` wrote, as far as its stop token."""
+        """Parse an agent's message up to its stop token; `tools` were offered."""
         end = next((index for index, token in enumerate(ids) if token in self.stop_ids), len(ids))
         return parse_assistant(self.decode(ids[:end]), self.call_format, thought=self._renderer.thought, tools=tools)
 
@@ -104,7 +100,7 @@ class ChatCodec:
         return self._ids(self._renderer.between(messages, names))
 
     def _refuse_other_messages(self) -> None:
-        """Raises ConfigurationError where calls or reasoning are not read back as written."""
+        """Probe that calls and reasoning are read back as written."""
         call = ToolCall("call_0", "f", json.dumps({"a": "b"}))
         parsed = self.parse(self.encode_assistant(Message("assistant", "", None, (call,)))).tool_calls
         if [(found.name, found.arguments.replace(" ", "")) for found in parsed] != [
@@ -143,7 +139,7 @@ class ChatCodec:
         return self._encode([text])[0][0]
 
     def _encode(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        """The ids of each text, and the span of characters of each id, BREAKs not counted."""
+        """Ids of each text, and the span of characters of each id, BREAKs not counted."""
         if not texts:
             return []
         pieces_N = [text.split(BREAK) for text in texts]
@@ -165,7 +161,7 @@ class ChatCodec:
         return row
 
     def _categories(self, text: str, spans: Sequence[tuple[int, int]]) -> list[int]:
-        """The category of each token of an assistant message, by its first character."""
+        """Category of each token of an agent's message, by its first character."""
         reasoning = self._reasoning.match(text)
         start = reasoning.end() if reasoning else 0
         category_of_character = [REASONING] * start + [TEXT] * (len(text) - start)
@@ -178,17 +174,17 @@ class ChatCodec:
 def parse_assistant(
     text: str, call_format: ToolCallFormat = _HERMES, *, thought: tuple[str, str] = THOUGHT, tools: Schemas = ()
 ) -> Message:
-    """Parse the text of an assistant message (stop token removed): reasoning between the `thought`
-    markers, then content and calls. Never raises.
+    """Parse an agent's message (stop token removed): reasoning between the `thought` markers, then
+    content and calls `call_0`, `call_1`, …. Never raises.
 
-    Calls are numbered `call_0`, `call_1`, …. One that cannot be parsed becomes a ToolCall whose
-    arguments are its text, and fails where a wrong call fails, in `Tool.call`: mistakes of a policy
-    are for the world to answer and for the rewards to count. Empty reasoning is None; reasoning
-    that never ends leaves no content and no calls. Texts around calls are the content, a line each.
+    A call that cannot be parsed becomes a ToolCall whose arguments are its text, and fails in
+    `Tool.call`, where the world answers and the rewards count it. Empty reasoning is None;
+    reasoning that never ends leaves no content and no calls. Texts around calls are the content, a
+    line each.
 
-    >>> call = '{"name":"get_price","arguments":{"code":"4711"}}'
-    >>> parse_assistant(f"<think>B</think><tool_call>{call}</tool_call>").tool_calls
-    (ToolCall(id='call_0', name='get_price', arguments='{"code":"4711"}'),)
+        >>> call = '{"name":"get_price","arguments":{"code":"4711"}}'
+        >>> parse_assistant(f"<think>B</think><tool_call>{call}</tool_call>").tool_calls
+        (ToolCall(id='call_0', name='get_price', arguments='{"code":"4711"}'),)
     """
     reasoning, rest = _split_reasoning(replace_lone_surrogates(text), thought, call_format)
     content, raw_calls = call_format.read(rest, tools)
@@ -197,8 +193,7 @@ def parse_assistant(
 
 
 def _split_reasoning(text: str, thought: tuple[str, str], call_format: ToolCallFormat) -> tuple[str, str]:
-    """Reasoning and the rest. The opening marker may be missing: some templates write it into the
-    generation prompt."""
+    """Reasoning and the rest; some templates write the opening marker into the prompt."""
     start, end = thought
     before, marker, after = text.partition(end)
     is_opened = before.lstrip().startswith(start)
@@ -212,8 +207,7 @@ def _split_reasoning(text: str, thought: tuple[str, str], call_format: ToolCallF
 def _join_pieces(
     pieces: Sequence[str], encoded: Iterator[tuple[list[int], list[tuple[int, int]]]]
 ) -> tuple[list[int], list[tuple[int, int]]]:
-    """Join the next encodings of a text's pieces: pieces of 3 and 2 characters get the spans of one
-    text of 5."""
+    """Join the encodings of a text's pieces: spans go on where the last piece ended."""
     ids: list[int] = []
     spans: list[tuple[int, int]] = []
     start = 0

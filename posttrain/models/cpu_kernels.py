@@ -29,7 +29,6 @@ _CPUS = Path("/proc/cpuinfo")  # absent outside Linux, where torch does not comp
 
 
 def use_cpu_kernels(model: Any) -> Any:
-    """The model, with attention in blocks where it was PyTorch's own."""
     if model.config._attn_implementation == "sdpa":
         model.set_attn_implementation(NAME)
     return model
@@ -37,12 +36,9 @@ def use_cpu_kernels(model: Any) -> Any:
 
 @contextmanager
 def fast_products(device: torch.device) -> Iterator[None]:
-    """Float32 products by oneDNN inside, where MKL would be slow. Only for large matrices: the
-    decoder's many small ones are faster in MKL.
-
-    The switch is one for the whole process: no other thread may compute meanwhile, or its bits
-    would depend on the clock.
-    """
+    """Float32 products by oneDNN inside, where MKL would be slow. For large matrices: the
+    decoder's small ones are faster in MKL. The switch is the process's: no other thread may
+    compute meanwhile, or its bits would depend on the clock."""
     before = torch.get_float32_matmul_precision()
     if device.type == "cpu" and _is_slow_in_mkl():
         # lets a product go to oneDNN, which rounds to bfloat16 only with AMX; AMD's have none
@@ -128,7 +124,8 @@ def _attend(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """As transformers calls it. What this has no way for goes through PyTorch's kernels."""
+    """Interface of transformers. Other cases than plain causal float32 go through PyTorch's
+    kernels."""
     is_causal = getattr(module, "is_causal", True) and kwargs.get("is_causal") is not False
     is_plain = is_causal and attention_mask is None and not dropout and not kwargs.get("sliding_window")
     is_here = query.device.type == "cpu" and query.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")

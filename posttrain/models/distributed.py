@@ -28,24 +28,22 @@ _TIMEOUT = timedelta(hours=4)
 
 
 def is_launched() -> bool:
-    """True if accelerate launched this process, possibly as the only one."""
     return "LOCAL_RANK" in os.environ
 
 
 def is_sharded() -> bool:
-    """True if accelerate will shard the model in training (FSDP)."""
+    """True if accelerate will shard the model (FSDP)."""
     return is_launched() and os.environ.get("ACCELERATE_USE_FSDP", "false") == "true"
 
 
 def device() -> torch.device:
-    """The GPU of this process, else the CPU: where accelerate moves what a trainer gets."""
     if not torch.cuda.is_available() or os.environ.get("ACCELERATE_USE_CPU", "false") == "true":
         return torch.device("cpu")
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
 
 def to_device(model: Any) -> Any:
-    """The model on `device()`; on a CPU with the kernels that are fast there."""
+    """The model on `device()`, with fast kernels on a CPU."""
     home = device()
     return use_cpu_kernels(model.to(home)) if home.type == "cpu" else model.to(home)
 
@@ -65,8 +63,8 @@ def is_first() -> bool:
 
 
 def parts_of(batch_size: int, knob: str, at_once: int | None = None) -> tuple[int, int]:
-    """Number and size of the equal micro-batches of a process's share of a step: 32 rows on 2
-    processes are 4 of 4 rows, with at most 3 rows `at_once` 8 of 2."""
+    """Number and size of the micro-batches of a process's share: 32 rows on 2 processes are 4 of
+    4 rows, with at most 3 rows `at_once` 8 of 2."""
     refuse_unequal_shares(batch_size, knob)
     share = batch_size // count()
     if at_once is not None:
@@ -77,12 +75,11 @@ def parts_of(batch_size: int, knob: str, at_once: int | None = None) -> tuple[in
 
 
 def pair_parts(batch_size: int, knob: str, at_once: int | None = None) -> tuple[int, int]:
-    """Number and size of micro-batches of pairs, which have two rows each."""
+    """The same for pairs, which have two rows each."""
     return parts_of(batch_size, knob, None if at_once is None else max(at_once // 2, 1))
 
 
 def refuse_unequal_shares(batch_size: int, knob: str) -> None:
-    """Raises ConfigurationError where the world size does not divide the rows of a step."""
     if batch_size % count():
         raise ConfigurationError(
             f"{knob} is {batch_size}, which {count()} processes cannot share equally; "
@@ -92,19 +89,14 @@ def refuse_unequal_shares(batch_size: int, knob: str) -> None:
         )
 
 
-def share_of(count_all: int) -> slice:
-    """This process's share of `count_all` consecutive items: of 8, rank 1 of 2 has 4..7."""
-    size = count_all // count()
-    return slice(index() * size, (index() + 1) * size)
-
-
 def share_rows(rows: Sequence[T]) -> Sequence[T]:
-    """This process's share of `rows`."""
-    return rows[share_of(len(rows))]
+    """This process's share of consecutive `rows`: of 0..7, rank 1 of 2 has 4..7."""
+    size = len(rows) // count()
+    return rows[index() * size : (index() + 1) * size]
 
 
 def gather(value: T) -> list[T]:
-    """All-gather: the values of all processes, by rank."""
+    """All-gather: values by rank."""
     if count() == 1:
         return [value]
     values: list[Any] = [None] * count()
@@ -134,7 +126,6 @@ def wait_for_all() -> None:
 
 
 def refuse_another_count(num_processes: int) -> None:
-    """Raises ConfigurationError where accelerate's world size is not the launcher's."""
     if is_launched() and num_processes != count():
         raise ConfigurationError(
             f"accelerate trains with {num_processes} of {count()} processes, so each would train by itself; "
@@ -143,13 +134,9 @@ def refuse_another_count(num_processes: int) -> None:
 
 
 def join() -> None:
-    """Initialise the process groups before a trainer does; nothing where accelerate did not launch
-    this process.
-
-    accelerate has no FSDP for CPUs and would silently do without it, but PyTorch's FSDP runs on
-    gloo: so accelerate is told of GPUs whose device is "cpu". Raises ConfigurationError where
-    shards are to be offloaded to the CPU and there is only a CPU.
-    """
+    """Initialise the process groups before a trainer does. accelerate has no FSDP for CPUs and
+    would silently do without, but PyTorch's FSDP runs on gloo: so accelerate is told of GPUs
+    whose device is "cpu"."""
     if not is_launched() or dist.is_initialized():
         return
     from accelerate.state import PartialState

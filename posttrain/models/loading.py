@@ -1,9 +1,8 @@
 """Loads and saves models: folders in Hugging Face format with safetensors weights, or a hub name
 and revision.
 
-Refused everywhere are pickled weights and a repository's own Python modules, because loading them
-runs untrusted code, and weights that are not exactly the model's, because transformers initialises
-missing ones at random.
+Refused are pickled weights and a repository's own Python modules, which run untrusted code, and
+weights that are not exactly the model's: transformers draws missing ones at random.
 """
 
 import json
@@ -36,30 +35,25 @@ _NUM_NAMED = 3  # names in a message
 
 
 def load_model(path: Path, *, dtype: Dtype = "float32") -> Any:
-    """The causal LM of a folder on `device()`, in evaluation mode. Raises ConfigurationError where
-    the folder has pickled weights or none, DataError where they are cut off."""
+    """The causal LM of a folder on `device()`, in evaluation mode."""
     return distributed.to_device(load_on_cpu(path, dtype=dtype))
 
 
 def load_on_cpu(path: Path, *, dtype: Dtype = "float32") -> Any:
-    """The causal LM of a folder in main memory."""
     return load_sound(AutoModelForCausalLM, path, dtype=dtype)
 
 
 def load_quantised(path: Path, quantization: Literal["int8", "nf4"], *, dtype: Dtype) -> Any:
-    """The causal LM of a folder with its linear layers quantised, but for the head. Raises
-    ConfigurationError where bitsandbytes is missing, and what `load_model` raises."""
+    """The causal LM of a folder, its linear layers but the head quantised."""
     return unpacked(load_sound(AutoModelForCausalLM, path, dtype=dtype, **quantised(quantization, dtype)))
 
 
 def load_codec(path: Path) -> ChatCodec:
-    """Raises ConfigurationError where the folder has no tokenizer or chat template."""
     return ChatCodec(_tokenizer(path))
 
 
 def save_model(model: Any, tokenizer: Any, path: Path) -> None:
-    """Write a folder that `load_model` and `load_codec` read; equal weights give equal bytes,
-    wherever the model was loaded from."""
+    """Write a folder that `load_model` and `load_codec` read; equal weights give equal bytes."""
     for argument_of_loading in ("is_local", "local_files_only"):  # or it is written to tokenizer_config.json
         tokenizer.init_kwargs.pop(argument_of_loading, None)
     disable_progress_bar()  # transformers' line per shard would stand among the stage's own progress
@@ -78,8 +72,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def load_pretrained(params: PretrainedModel) -> tuple[Any, Any]:
-    """Model and tokenizer of a hub name and revision or of a folder. Raises ConfigurationError
-    where they cannot be loaded or do not belong together."""
+    """Model and tokenizer of a hub name and revision or of a folder."""
     try:
         folder = Path(params.name) if Path(params.name).is_dir() else _download(params)
     except (OSError, ValueError) as error:
@@ -102,8 +95,8 @@ def use_gradient_checkpointing(model: Any) -> None:
 
 
 def refuse_unsafe_folder(path: Path) -> None:
-    """Raises ConfigurationError where a folder or its index has pickled weights, or the folder has
-    no safetensors, or adapters instead of a model."""
+    """Raise ConfigurationError for pickled weights, for adapters instead of a model, and where
+    there is no safetensors file."""
     names = {file.name for file in path.glob("*")}
     # other names in the index would be read as pickles, or from another folder
     if strays := {name for name in _indexed(path / _INDEX) if name not in names or not name.endswith(".safetensors")}:
@@ -129,7 +122,7 @@ def refuse_unsafe_folder(path: Path) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of another library's error, for a message; its class where it has no text."""
+    """The first line of another library's error, or its class."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
@@ -151,8 +144,7 @@ def load_sound(kind: Any, folder: Path, *, name: str = "", dtype: Dtype, **how: 
 
 def load_exactly(kind: Any, source: str, *, name: str, new: Collection[str] = (), **how: Any) -> Any:
     """`kind.from_pretrained` in evaluation mode. Raises ConfigurationError where weights are
-    missing, left over, misshapen or not finite; those named in `new`, a head, may be missing in a
-    folder of another class."""
+    missing, left over, misshapen or not finite; those in `new`, a fresh head, may be missing."""
     disable_progress_bar()
     logging.getLogger("transformers.modeling_utils").addFilter(_is_no_report)
     # weights of another shape are refused below, with their names
@@ -163,8 +155,7 @@ def load_exactly(kind: Any, source: str, *, name: str, new: Collection[str] = ()
 
 
 def _is_no_report(record: logging.LogRecord) -> bool:
-    """Filters transformers' table of missing weights from its log: they are refused here, and a new
-    head is expected."""
+    """Filters transformers' table of missing weights, which are refused here."""
     return "LOAD REPORT" not in record.getMessage()
 
 
@@ -204,7 +195,7 @@ def _refuse_not_finite(model: Any, name: str) -> None:
 
 
 def _download(params: PretrainedModel) -> Path:
-    """Download a hub repository: its texts first, then the weights that its index names."""
+    """Download a hub repository: texts first, then the weights that its index names."""
 
     def fetch(patterns: list[str]) -> Path:
         return Path(
@@ -230,7 +221,7 @@ def _some(names: Collection[str]) -> str:
 
 
 def _indexed(index: Path) -> set[str]:
-    """The files that an index of weights names; none where there is no index."""
+    """Files that an index of weights names; none without an index."""
     return set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()) if index.exists() else set()
 
 

@@ -2,9 +2,8 @@
 
 W' = W + (alpha / r) B A, with A (r, in) drawn at random and B (out, r) zero, so that training
 starts from the model itself. In bfloat16 the layers compute W x + s B A x as one product, [W, s B]
-[x, A x], which the hardware sums in float32 and rounds at the end. PEFT rounds W x before it adds
-s B A x: a young adapter's term is less than half the distance between two bfloat16 numbers there,
-so most of what was learnt would be missing from the result and from the loss.
+[x, A x], summed in float32 and rounded once. PEFT rounds W x first: a young adapter's term is below
+half a step of bfloat16 there and mostly lost.
 """
 
 from types import MethodType
@@ -16,9 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from posttrain.models.adapters import behind_adapters, dense_layer
-from posttrain.models.bf16_rescale import bf16_rescale
 from posttrain.models.params import LoraAdapter
-from posttrain.models.precision import compute_dtype
+from posttrain.models.precision import bf16_rescale, compute_dtype
 from posttrain.models.quantization import dense_weight, is_quantised, without_quantisation
 from posttrain.runtime.exits import ConfigurationError
 
@@ -29,8 +27,8 @@ def add_lora(
     """The model with adapters on every linear layer whose name ends with one of `target_modules`;
     only they, and a `SEQ_CLS` head, are trainable.
 
-    Raises ConfigurationError where a target matches no layer (PEFT accepts a list of which only one
-    matches), or the head: merged into a tied one, its adapters would change the embedding.
+    Raises ConfigurationError where a target matches no layer (PEFT is content with one match), or
+    the head: merged into a tied one, adapters would change the embedding.
     """
     layers = {name.rpartition(".")[2]: one for name, one in model.named_modules() if isinstance(one, nn.Linear)}
     ends = {name for name, layer in layers.items() if layer is not model.get_output_embeddings()}
@@ -48,13 +46,9 @@ def add_lora(
 
 
 def merge_adapters(model: Any) -> Any:
-    """The plain model with the adapters merged into its weights, which uses up the given model; a
-    model without adapters as it is.
-
-    The weights are float32: in bfloat16 most of what adapters add would be rounded away, in a
-    quantised matrix all of it. A model that computed in bfloat16, and will be served in it, is
-    rescaled (`bf16_rescale`).
-    """
+    """The plain model with the adapters merged into its weights, which uses up the given one.
+    The weights are float32: in bfloat16 or quantised, most of what adapters add would be lost. A
+    model that computed in bfloat16 is rescaled (`bf16_rescale`)."""
     if not isinstance(model, PeftModel):
         return model
     merged = _merged(model)
@@ -62,8 +56,8 @@ def merge_adapters(model: Any) -> Any:
 
 
 def round_lora_once(model: Any, dtype: torch.dtype) -> Any:
-    """Patch the LoRA layers on plain and on 4-bit matrices to compute one product in `dtype`;
-    copies of the model keep the patch. 8-bit layers are left alone: their product rounds x, too."""
+    """Patch LoRA layers on plain and 4-bit matrices to compute one product in `dtype`. 8-bit
+    layers are left alone: their product rounds x, too."""
     for module in model.modules():
         base = getattr(module, "base_layer", None)
         if isinstance(base, nn.Linear) and (type(base) is nn.Linear or type(base).__name__ == "Linear4bit"):
@@ -83,7 +77,7 @@ def _merged(model: Any) -> Any:
 
 
 def _forward(self: Any, x: Tensor) -> Tensor:
-    """Forward pass of a LoRA layer with one active adapter."""
+    """One active adapter."""
     if self.disable_adapters or self.merged:
         plain: Tensor = type(self).forward(self, x)
         return plain
@@ -96,8 +90,8 @@ def _forward(self: Any, x: Tensor) -> Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """[W, s B] [x, A x] of x (…, in), A x (…, r), s B (out, r) and the frozen layer of W (out, in),
-    shape (…, out). Autograd's own would keep the concatenated matrix for the backward pass."""
+    """[W, s B] [x, A x] of x (…, in), A x (…, r), s B (out, r) and a frozen W (out, in).
+    Autograd's own would keep the concatenated matrix for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, low: Tensor, up: Tensor, base: nn.Linear) -> Tensor:

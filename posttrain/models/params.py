@@ -1,7 +1,9 @@
 """Knobs of the sections `model` and `prepare_model`: architecture, adapter, precision."""
 
+import json
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal, Self
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -109,8 +111,7 @@ class PrepareModelParams(Section):
 
 
 def target_problem(targets: Sequence[str], num_layers: int) -> str | None:
-    """An error text where one of LoRA's `target_modules` is not the name of one of `LINEAR_LAYERS`,
-    or the end of one; else None."""
+    """An error text where one of LoRA's `target_modules` ends no name in `LINEAR_LAYERS`."""
     names = [f".model.layers.{index}.{name}" for index in range(num_layers) for name in LINEAR_LAYERS]
     unknown = [target for target in targets if not any(name.endswith(f".{target}") for name in names)]
     if not unknown:
@@ -121,3 +122,22 @@ def target_problem(targets: Sequence[str], num_layers: int) -> str | None:
         f"adapter.target_modules has {', '.join(unknown)}, but the linear layers that the policy and the reward model "
         f"have are {', '.join(ends)}: an adapter that attaches to nothing trains nothing.{meant} Correct the names"
     )
+
+
+def local_config(model: PretrainedModel, *, root: Path = Path()) -> dict[str, Any]:
+    """config.json of the model's folder below `root` or of the hub's cache, without
+    transformers; empty where only the hub has it."""
+    from huggingface_hub import try_to_load_from_cache  # takes a fifth of a second to import
+
+    if (folder := root / model.name).is_dir():
+        return read_config(folder / "config.json")
+    found = try_to_load_from_cache(model.name, "config.json", revision=model.revision)
+    return read_config(Path(found)) if isinstance(found, str) else {}
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """Raises OSError or ValueError where the file is no JSON object."""
+    config = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(config, dict):
+        raise ValueError("its config.json is no object")
+    return config

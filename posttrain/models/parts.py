@@ -1,10 +1,9 @@
 """Computes the parts of a step side by side, one thread each.
 
-The operations of a small model are too short to be shared out between threads: on two idle cores
-OpenMP's two threads took 102 s for a warm-up that one thread did in 62. Whole parts are long
-enough. Each part gives its gradients apart, and they are added in the order of the parts, so any
-number of threads makes the same bits. A larger model takes its parts one after the other, each
-operation shared out: it has work enough, and its gradients are not held twice.
+A small model's operations are too short to be shared out: on two idle cores OpenMP's two threads
+took 102 s for a warm-up that one thread did in 62. Whole parts are long enough. Their gradients are
+added in the order of the parts, so any number of threads makes the same bits. A larger model takes
+one part after the other, each operation shared out, and holds one set of gradients.
 """
 
 import os
@@ -24,8 +23,8 @@ Result = TypeVar("Result")
 
 
 def is_small_on_cpu(model: Any) -> bool:
-    """True for a model whose parts are computed side by side. Not where several processes train it:
-    those exchange gradients within each backward pass."""
+    """True where parts are computed side by side; not where several processes train, which
+    exchange gradients within each backward pass."""
     weights = list(model.parameters())
     return (
         "LOCAL_RANK" not in os.environ
@@ -36,8 +35,8 @@ def is_small_on_cpu(model: Any) -> bool:
 
 @contextmanager
 def parts_beside(model: Any) -> Iterator[None]:
-    """Context for a small model: `in_threads` has as many threads as PyTorch had, and every
-    operation has one, because OpenMP's other threads would spin from one operation to the next."""
+    """Context for a small model: `in_threads` has as many threads as PyTorch had, every
+    operation one, as OpenMP's others would spin between operations."""
     if not is_small_on_cpu(model):
         yield
         return
@@ -52,8 +51,7 @@ def parts_beside(model: Any) -> Iterator[None]:
 
 
 def in_threads(compute: Callable[[Part], Result], parts: Sequence[Part]) -> Iterator[Result]:
-    """`compute` of every part, in their order; within `parts_beside` in threads, each of which
-    begins with gradients on."""
+    """`compute` of every part, in their order; in threads within `parts_beside`."""
     if _num_threads.get() == 1 or len(parts) < 2:
         yield from map(compute, parts)
         return
@@ -68,8 +66,8 @@ def add_gradients(
     *,
     backward: Callable[[Tensor], object] = Tensor.backward,
 ) -> list[Result]:
-    """Add the gradients of every part's loss to those of the weights; what `loss_of` returns beside
-    the loss, for every part. `backward` is called where the parts come one after the other."""
+    """Add the gradients of every part's loss to those of the weights; returns what `loss_of`
+    gives beside each loss. `backward` is called where parts come one after the other."""
     if not is_small_on_cpu(model):
         results = []
         for part in parts:

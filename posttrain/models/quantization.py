@@ -1,10 +1,9 @@
 """Quantises the frozen weights beneath adapters to 8 or 4 bits (bitsandbytes), and dequantises
 them.
 
-A block of quantised weights is integers times one scale: LLM.int8() (arXiv 2208.07339) keeps a row
-in 8 bits and its outliers in 16, NF4 (QLoRA, arXiv 2305.14314) has 4 bits on the quantiles of a
-normal distribution. Adapters are merged into the dequantised weights, with which they were trained,
-not into the original ones.
+A block of quantised weights is integers times one scale: LLM.int8() (arXiv 2208.07339) keeps a
+row's outliers in 16 bits, NF4 (QLoRA, arXiv 2305.14314) has 4 bits on the quantiles of a normal
+distribution. Adapters are merged into the dequantised weights, with which they were trained.
 """
 
 import copy
@@ -23,8 +22,7 @@ HEADS = ["lm_head", "score"]  # never quantised
 
 
 def quantised(kind: Literal["int8", "nf4"], computed: Dtype) -> dict[str, Any]:
-    """Arguments of `from_pretrained` that load a model quantised, onto `device()`. Raises
-    ConfigurationError where bitsandbytes is missing."""
+    """Arguments of `from_pretrained` that load a model quantised, onto `device()`."""
     bitsandbytes_for(f"model.adapter.quantization is {kind}")  # transformers would fail with a traceback
     from transformers import BitsAndBytesConfig
 
@@ -34,8 +32,7 @@ def quantised(kind: Literal["int8", "nf4"], computed: Dtype) -> dict[str, Any]:
 
 
 def bitsandbytes_for(reason: str) -> Any:
-    """The package bitsandbytes. Raises ConfigurationError with `reason`, the knob that needs it,
-    where it is missing."""
+    """The package bitsandbytes, which the knob `reason` needs."""
     try:
         return importlib.import_module("bitsandbytes")
     except ImportError as error:
@@ -46,8 +43,8 @@ def bitsandbytes_for(reason: str) -> Any:
 
 def unpacked(model: Any) -> Any:
     """The model, whose 4-bit weights keep their layout. On CPUs with bfloat16 instructions
-    bitsandbytes repacks them at the first evaluation with scales rounded to bfloat16: other weights
-    than those trained on, in a layout that neither PEFT nor the engine reads."""
+    bitsandbytes repacks them with rounded scales: other weights, which neither PEFT nor the
+    engine reads."""
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False
@@ -55,13 +52,12 @@ def unpacked(model: Any) -> Any:
 
 
 def is_quantised(module: Any) -> bool:
-    """True if a module is a quantised linear layer; a LoRA layer around one is not."""
+    """True for a quantised linear layer; not for a LoRA layer around one."""
     kind = type(module)
     return kind.__module__.startswith("bitsandbytes.") and kind.__name__ in _QUANTISED
 
 
 def dense_weight(linear: nn.Module) -> Tensor:
-    """The matrix (out, in) of a linear layer, dequantised."""
     weight: Any = linear.weight
     if is_quantised(linear):
         from peft.utils.integrations import dequantize_module_weight
@@ -73,8 +69,8 @@ def dense_weight(linear: nn.Module) -> Tensor:
 
 
 def without_quantisation(model: Any) -> Any:
-    """A float32 model with the given one's weights, all dense by now, and no quantization config:
-    transformers refuses to save the given one."""
+    """A float32 model with the given one's weights, all dense by now, and no quantization
+    config, with which transformers refuses to save."""
     config = copy.deepcopy(model.config)
     del config.quantization_config
     config.name_or_path = ""

@@ -1,9 +1,8 @@
 """Renders each part of an episode with any chat template, as the difference of two renderings.
 
-No model family is known here. Probe texts with a marker are rendered once, and the place where the
-marker comes out tells how the template ends a message, whether it writes reasoning, in which format
-it writes calls, and what it takes as their arguments. Texts that the agent reads are escaped
-(`special_token_escape`); whoever tokenises a rendering cuts it at each BREAK.
+No model family is known here. Probe texts with a marker are rendered once; where the marker comes
+out tells how the template ends a message, writes reasoning and calls, and takes arguments. Texts
+that the agent reads are escaped (`special_token_escape`); whoever tokenises cuts at each BREAK.
 """
 
 import hashlib
@@ -30,8 +29,8 @@ _USER = {"role": "user", "content": "u"}
 
 
 class ChatRenderer:
-    """Renders with the chat template of a tokenizer. Raises ConfigurationError where it has none,
-    or one without a chat with tools."""
+    """Renders with a tokenizer's chat template. Raises ConfigurationError where it has none, or
+    one without a chat with tools."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -59,16 +58,15 @@ class ChatRenderer:
 
     @property
     def stop_texts(self) -> tuple[str, ...]:
-        """The tokens that end a message of the agent: one, or another one behind calls."""
+        """Tokens that end a message of the agent: one, or another behind calls."""
         return tuple(dict.fromkeys((self._text_end, self._call_end)))
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str:
-        """The opening messages with the tools offered, and the generation prompt."""
+        """Opening messages with the tools offered, and the generation prompt."""
         given = [self._given(message) for message in messages]
         return self._render(given, tools=self._escape.escape_json(tools), is_agents_turn=True)
 
     def assistant(self, message: Message) -> str:
-        """The agent's message, stop token included."""
         if message not in self._texts:
             self._texts[message] = self._assistant(self._own(message))
         return self._texts[message]
@@ -82,8 +80,8 @@ class ChatRenderer:
         return tuple(names.get(message.tool_call_id or "", "f") for message in messages if message.role == "tool")
 
     def between(self, messages: Sequence[Message], names: Sequence[str] = ()) -> str:
-        """The text between an agent's stop token and its next message: the end of a rendering with
-        a stand-in for the agent's message."""
+        """The text between an agent's stop token and its next message: the end of a rendering
+        with a stand-in for its message."""
         end = self._text_end
         if any(message.role == "tool" for message in messages):
             results = [(index, message) for index, message in enumerate(messages) if message.role == "tool"]
@@ -124,7 +122,7 @@ class ChatRenderer:
         return written
 
     def _own(self, message: Message) -> Message:
-        """An agent's message, escaped but for the special tokens of reasoning and calls."""
+        """An agent's message, escaped but for special tokens of reasoning and calls."""
         escape = self._escape.escape_agent
         calls = (ToolCall(escape(call.id), escape(call.name), escape(call.arguments)) for call in message.tool_calls)
         reasoning = message.reasoning_content and escape(message.reasoning_content)
@@ -132,7 +130,6 @@ class ChatRenderer:
         return replace(message, content=content, reasoning_content=reasoning, tool_calls=tuple(calls))
 
     def _given(self, message: Message) -> dict[str, Any]:
-        """A message as the template takes it, escaped."""
         if message.role == "assistant":
             return self._own(message).to_openai()
         content = message.to_openai()
@@ -141,8 +138,8 @@ class ChatRenderer:
         return {key: self._escape.escape(value) for key, value in content.items() if isinstance(value, str)}
 
     def _with_arguments(self, message: Message) -> dict[str, Any]:
-        """Arguments as objects where the template wants them; text that is no object gets a
-        placeholder."""
+        """Arguments as objects where the template wants them, placeholders for text that is
+        none."""
         content = message.to_openai()
         if message.tool_calls:
             content["tool_calls"] = [
@@ -160,7 +157,7 @@ class ChatRenderer:
         return _as_object(arguments, index) if self.call_format.writes_objects else _placeholder(index)
 
     def _with_reasoning(self, content: dict[str, Any]) -> dict[str, Any]:
-        """The reasoning goes into the content where the template has no place for it."""
+        """Reasoning goes into the content where the template has no place for it."""
         if self._has_reasoning or "reasoning_content" not in content:
             return content
         text = "\n\n" + content["content"] if content["content"] else ""
@@ -169,8 +166,7 @@ class ChatRenderer:
         return {**others, "content": reasoning + text}
 
     def _find_text_end(self) -> str:
-        """The token behind an agent's text; where there is none, the one that begins the user's
-        turn."""
+        """The token behind an agent's text, or the one that begins the user's turn."""
         probe = {"role": "assistant", "content": _MARKER}
         behind = self._render([_USER, probe]).partition(_MARKER)[2]
         if ids := self._tokenizer(behind, add_special_tokens=False)["input_ids"]:
@@ -185,7 +181,7 @@ class ChatRenderer:
         return token
 
     def _find_call_end(self) -> tuple[str, bool]:
-        """The token behind a call; and whether results are written with the name of their tool."""
+        """The token behind a call; and True where results are written with their tool's name."""
         call_id = self._template_id("call_0")
         arguments = self._arguments(_MARKER, _MARKER)
         before = {"role": "assistant", "content": "", "tool_calls": [_call(call_id, _TOOL, arguments)]}
@@ -194,7 +190,7 @@ class ChatRenderer:
         return self._first_added(behind, but=self.call_format.markers) or self._text_end, _TOOL in behind
 
     def _find_thought(self) -> tuple[bool, tuple[str, str]]:
-        """A flag that the template has a place for reasoning, and the markers around it."""
+        """True where the template has a place for reasoning, and the markers around it."""
         thinks = {"role": "assistant", "content": "c", "reasoning_content": _MARKER}
         before, marker, behind = self._render([_USER, thinks]).partition(_MARKER)
         start, end = max(map(before.rfind, self._added), default=-1), self._first_added(behind)
@@ -203,14 +199,12 @@ class ChatRenderer:
         return True, (before[start:].strip(), end)
 
     def _first_added(self, text: str, *, but: Collection[str] = ()) -> str | None:
-        """The first added token of the vocabulary in a text."""
         found = [(text.find(token), -len(token), token) for token in self._added if token in text and token not in but]
         return min(found)[2] if found else None
 
     def _find_call_format(self) -> tuple[ToolCallFormat, bool]:
-        """The format of the template's calls, and whether it takes arguments as an object: OpenAI's
-        are JSON text, but most templates of open models write an object with `tojson` and would
-        quote a text once more."""
+        """The format of the template's calls, and True where it takes arguments as an object:
+        OpenAI's are JSON text, which most open templates would quote once more with `tojson`."""
         found = ""
         for as_id in (str, _nine_letters):  # Mistral's templates refuse other ids
             for arguments, wants_objects in (({_MARKER: _MARKER}, True), (json.dumps({_MARKER: _MARKER}), False)):
@@ -233,8 +227,7 @@ class ChatRenderer:
         )
 
     def _format_of(self, rendered: str) -> ToolCallFormat | None:
-        """The format of the rendered probe call: one of FORMATS, or a response template's. Raises
-        ConfigurationError where that describes no calls."""
+        """One of FORMATS, or a response template's."""
         if known := next((one for one in FORMATS if one.placeholder(_MARKER, rendered) is not None), None):
             return known
         if _MARKER not in rendered or (template := response_template_of(self._tokenizer)) is None:
@@ -245,8 +238,7 @@ class ChatRenderer:
             return None
 
     def _find_may_repeat(self) -> bool:
-        """True if a message may have several calls: Llama's templates refuse them, its models write
-        them."""
+        """True if a message may have several calls: Llama's templates refuse them."""
         calls = [ToolCall(f"call_{number}", "f", "{}") for number in range(2)]
         try:
             self._render([_USER, self._with_arguments(Message("assistant", "", None, tuple(calls)))])

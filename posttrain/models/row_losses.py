@@ -18,11 +18,8 @@ BATCH_TOKENS = 4096
 def row_losses(
     model: Any, rows: Sequence[TokenRow], *, pad_id: int, progress: Callable[[int, int], None] | None = None
 ) -> NDArray[np.float64]:
-    """Shape (N,), in the order of `rows`; 0 for a row in which the agent wrote nothing.
-
-    Rows are batched by length, so that little padding is computed, and padded on the right, where
-    causal attention never looks: no mask is needed.
-    """
+    """Shape (N,), 0 for a row in which the agent wrote nothing. Rows are batched by length and
+    padded on the right, where causal attention never looks: no mask is needed."""
     order = sorted(range(len(rows)), key=lambda index: (len(rows[index].input_ids), index))
     batches: list[list[int]] = []
     while (done := sum(map(len, batches))) < len(order):

@@ -1,8 +1,8 @@
 """Initialises a small decoder with random weights, in the Qwen3 architecture.
 
-One thing is not random. Copying needs a head that attends to the previous token (the first half of
-an induction head, Olsson et al. 2022, arXiv 2209.11895). Training finds one in a jump, after 60
-steps or after 400, depending on the seed; here the first layer has it from the start.
+One thing is not random. Copying needs a head that attends to the previous token (half of an
+induction head, Olsson et al. 2022, arXiv 2209.11895). Training finds one in a jump, after 60 steps
+or 400 by the seed; here the first layer has it from the start.
 """
 
 from typing import Any
@@ -19,8 +19,8 @@ CONSTANT = 5.0  # in standard deviations of an embedding
 
 
 def scratch_model(params: ScratchModel, *, tokenizer: Any, max_context_tokens: int, seed: int) -> Qwen3ForCausalLM:
-    """A model with random weights that depend on `seed` alone; input and output embeddings are
-    tied, (V, D) with V = len(tokenizer)."""
+    """A model whose random weights depend on `seed` alone; tied embeddings (V, D), V =
+    len(tokenizer)."""
     config = scratch_config(params, vocab_size=len(tokenizer), max_context_tokens=max_context_tokens)
     config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
     with torch.random.fork_rng(devices=[]):
@@ -32,7 +32,6 @@ def scratch_model(params: ScratchModel, *, tokenizer: Any, max_context_tokens: i
 
 
 def scratch_config(params: ScratchModel, *, vocab_size: int, max_context_tokens: int) -> Qwen3Config:
-    """The model's config without the ids of special tokens."""
     return Qwen3Config(
         vocab_size=vocab_size,
         hidden_size=params.hidden_size,
@@ -53,14 +52,13 @@ def scratch_config(params: ScratchModel, *, vocab_size: int, max_context_tokens:
 
 
 def _attend_to_previous(model: Qwen3ForCausalLM) -> None:
-    """Make the query heads of the first layer's first key head attend to the token one place back,
-    two places back, and so on.
+    """Make the query heads of the first layer's first key head attend one place back, two, and so
+    on.
 
     The first coordinate of every embedding becomes one constant, which adds the same to every logit
     of the tied head. From it the key is k everywhere and the query of the head that looks o back is
-    R(-o) k: with rotary embeddings (arXiv 2104.09864) key n then scores k·R(n - m + o) k for query
-    m, most at n = m - o. The drawn weights stay beside it, and nothing is fixed: training may undo
-    it.
+    R(-o) k: with rotary embeddings (arXiv 2104.09864) key n scores k·R(n - m + o) k for query m,
+    most at n = m - o. Training may undo it.
     """
     config, attention = model.config, model.model.layers[0].self_attn
     size = config.head_dim
@@ -75,7 +73,6 @@ def _attend_to_previous(model: Qwen3ForCausalLM) -> None:
 
 
 def _rotated(vector: Tensor, angles: Tensor) -> Tensor:
-    """A head's vector (D,) with its pairs (i, i + D/2) rotated by `angles` (D/2,), as by the rotary
-    embedding."""
+    """Pairs (i, i + D/2) of a head's vector (D,) rotated by `angles` (D/2,)."""
     first, second = vector.chunk(2)
     return torch.cat([first * angles.cos() - second * angles.sin(), first * angles.sin() + second * angles.cos()])

@@ -1,9 +1,6 @@
-"""Copies weights and optimizer state between FSDP shards and a whole model.
-
-Under FSDP the trainer shards a copy of the model, and the given one stays whole, for engines and
-files. Checkpoints are whole, so a run can resume with any number of processes. The price is one
-more copy of the weights in each process.
-"""
+"""Copies weights and optimizer state between FSDP shards and a whole model, which stays for
+engines and files. Checkpoints are whole, so a run can resume with any number of processes; the
+price is one more copy of the weights in each."""
 
 import copy
 import os
@@ -22,8 +19,8 @@ from posttrain.runtime.exits import ConfigurationError
 
 
 def learner_of(model: Any, optimizer: OptimizerKind) -> Any:
-    """The model for the trainer: a copy where FSDP will shard it. Raises ConfigurationError for an
-    optimizer that cannot work on shards (Muon on DeepSpeed's flat ones, 8-bit averages on any)."""
+    """The model for the trainer: a copy where FSDP will shard it. Raises ConfigurationError for
+    an optimizer that cannot work on shards."""
     if optimizer == "adamw_8bit" and distributed.is_sharded():
         raise ConfigurationError("optimizer is adamw_8bit, and FSDP shards what it keeps: take adamw")
     if optimizer == "muon" and os.environ.get("ACCELERATE_USE_DEEPSPEED", "false") == "true":
@@ -34,13 +31,12 @@ def learner_of(model: Any, optimizer: OptimizerKind) -> Any:
 
 
 def place_for_training(model: Any) -> Any:
-    """The model in main memory where FSDP will shard it, else on `device()`."""
     return model if distributed.is_sharded() else distributed.to_device(model)
 
 
 def quantization_of(params: ScratchModel | PretrainedModel) -> Quantization:
-    """The quantization of the weights beneath adapters. Raises ConfigurationError where FSDP would
-    shard them: a shard has no scales."""
+    """Quantization beneath adapters. Raises ConfigurationError under FSDP: a shard has no
+    scales."""
     kind = params.adapter.quantization if isinstance(params.adapter, LoraAdapter) else "none"
     if kind != "none" and distributed.is_sharded():
         raise ConfigurationError(
@@ -52,7 +48,7 @@ def quantization_of(params: ScratchModel | PretrainedModel) -> Quantization:
 
 @torch.no_grad()
 def gather_weights(learner: nn.Module, into: nn.Module) -> None:
-    """Copy the weights of the sharded `learner` into its whole twin."""
+    """Copy the sharded `learner` into its whole twin."""
     targets = into.state_dict()
     for name, weight in learner.state_dict().items():
         targets[name].copy_(_whole(weight))
@@ -60,14 +56,14 @@ def gather_weights(learner: nn.Module, into: nn.Module) -> None:
 
 @torch.no_grad()
 def scatter_weights(whole: nn.Module, into: nn.Module) -> None:
-    """Copy the weights of `whole` into its twin, sharded by now or not."""
+    """Copy `whole` into its twin, sharded or not."""
     weights = whole.state_dict()
     for name, target in into.state_dict().items():
         target.copy_(_like(weights[name], target))
 
 
 def whole_optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """`optimizer.state_dict()` with whole tensors on the CPU, as one process would have it."""
+    """`optimizer.state_dict()` with whole tensors on the CPU."""
     state: dict[str, Any] = tree_map(_whole_on_cpu, optimizer.state_dict())
     return state
 
@@ -114,7 +110,7 @@ def _whole_on_cpu(value: Any) -> Any:
 
 
 def _like(weight: Tensor, target: Tensor) -> Tensor:
-    """A whole tensor sharded like `target`; every process has all of it, so nothing is sent."""
+    """Sharded like `target`; every process has all of it, so nothing is sent."""
     if not isinstance(target, DTensor):
         return weight
     return distribute_tensor(weight.to(target.device), target.device_mesh, target.placements, src_data_rank=None)

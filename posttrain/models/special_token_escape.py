@@ -1,11 +1,9 @@
 """Escapes special tokens in texts of users, tools and system messages.
 
 A tokenizer turns `<|im_end|>` into the token that ends a message wherever it stands, so a user who
-writes it could forge a turn. A chat template renders everything into one text, in which nobody can
-tell the two apart any more. So BREAK is put into such a text before rendering, and the rendered
-text is cut at every BREAK before it is tokenised: what was written comes out in ordinary tokens,
-and texts without special tokens keep the tokens they always had. An agent's message may contain the
-special tokens of reasoning and calls (`<think>`, `<tool_call>`), and no others.
+writes it could forge a turn. So BREAK is put into such a text before a template renders it, and the
+rendered text is cut at every BREAK before it is tokenised: what was written comes out in ordinary
+tokens. An agent's message may contain the special tokens of reasoning and calls, and no others.
 """
 
 import re
@@ -22,9 +20,9 @@ _BRACKETED = re.compile(r"\s*[^\w\s].*[^\w\s]\s*", re.DOTALL)
 
 
 class SpecialTokenEscape:
-    """Escapes the special tokens of a tokenizer and its chat template, and of its other added
-    tokens those in brackets that the template or an agent's message contains. An added token may be
-    the name of a tool, and is not escaped."""
+    """Escapes a tokenizer's special tokens, and those other added ones in brackets that its
+    template or an agent's message contains. An added token may be a tool's name, which is not
+    escaped."""
 
     def __init__(self, tokenizer: Any, call_format: ToolCallFormat, thought: tuple[str, str] = THOUGHT) -> None:
         agents = {*thought, *call_format.markers}
@@ -38,11 +36,11 @@ class SpecialTokenEscape:
         self._not_agents = _any_of(special - agents)
 
     def escape(self, text: str) -> str:
-        """`text` with a BREAK in each special token; the same object where it has none."""
+        """`text` with a BREAK in each special token."""
         return self._tokens.sub(_break_token, text)
 
     def escape_agent(self, text: str) -> str:
-        """Escapes an agent's text, in which the tokens of reasoning and calls are its own."""
+        """The same but for the tokens of reasoning and calls."""
         return self._not_agents.sub(_break_token, text)
 
     def escape_json(self, value: Any) -> Any:
@@ -55,8 +53,8 @@ class SpecialTokenEscape:
 
 
 def _any_of(tokens: Collection[str]) -> re.Pattern[str]:
-    """A pattern of these tokens, longer ones first, and of BREAK itself, so that cutting a text
-    that contains it gives the text back."""
+    """A pattern of these tokens, longer ones first, and of BREAK, so that cutting gives back a
+    text that contains it."""
     ordered = sorted((token for token in tokens if token.strip()), key=lambda token: (-len(token), token))
     return re.compile("|".join(map(re.escape, [*ordered, BREAK])))
 

@@ -1,9 +1,9 @@
 """Log-probabilities of the agent's tokens: the forward pass of every loss.
 
 An agent writes a third of an episode or less, so its positions are selected before the output
-matrix: a quarter less time for a step of a 0.4M-parameter model on a CPU, and with a vocabulary of
-151k tokens never more than MAX_LOGITS logits at once; a backward pass recomputes those of each
-piece. With several processes the whole `forward` is called: DDP and FSDP exchange gradients there.
+matrix: a quarter less time for a 0.4M-parameter model, and never more than MAX_LOGITS logits at
+once; the backward pass recomputes those of each piece. With several processes the whole `forward`
+is called, where DDP and FSDP exchange gradients.
 """
 
 from collections.abc import Sequence
@@ -22,42 +22,41 @@ MAX_LOGITS = 1 << 27  # half a GiB in single precision: 900 tokens of Qwen2.5's 
 
 
 class TokenScores(NamedTuple):
-    """Log-probabilities of P tokens, shape (P,), and on request the entropies, in nats, of the
-    distributions that they were drawn from."""
+    """Log-probabilities and, on request, entropies in nats: (P,) of the agent's P tokens, or
+    (N, T-1) with 0 where a token is not the agent's."""
 
-    logprobs_P: Tensor
-    entropies_P: Tensor | None
+    logprobs: Tensor
+    entropies: Tensor | None
 
 
 def agent_logprobs(model: Any, input_ids_N_T: Tensor, labels_N_T: Tensor) -> Tensor:
-    """Log-probability of each labelled token given what stands before it, shape (N, T-1), 0 where
-    the label is `IGNORED`.
-
-    Column t belongs to token t+1. Rows are padded on the right, where causal attention never looks,
-    so they need no attention mask, which would cost a tenth of a step.
-    """
+    """Log-probability of each labelled token, shape (N, T-1), column t for token t+1, 0 where
+    the label is `IGNORED`. Rows are padded on the right, where causal attention never looks: an
+    attention mask would cost a tenth of a step."""
     if _is_wrapped(model):
         scored: Tensor = model(
             input_ids=input_ids_N_T, use_cache=False, labels=labels_N_T, fused_lm_head=True
         ).log_probs
         return scored
-    targets_N_T = labels_N_T[:, 1:]
-    is_scored_N_T = targets_N_T != IGNORED
-    return scatter_scores(agent_scores(model, input_ids_N_T, targets_N_T, is_scored_N_T).logprobs_P, is_scored_N_T)
+    return agent_scores(model, input_ids_N_T, labels_N_T).logprobs
 
 
 def agent_scores(
-    model: Any,
-    input_ids_N_T: Tensor,
-    targets_N_T: Tensor,
-    is_scored_N_T: Tensor,
-    *,
-    temperature: float = 1.0,
-    with_entropies: bool = False,
+    model: Any, input_ids_N_T: Tensor, labels_N_T: Tensor, *, temperature: float = 1.0, with_entropies: bool = False
 ) -> TokenScores:
-    """Scores of the tokens `targets_N_T` at the positions where `is_scored_N_T` is true, both of
-    shape (N, T-1), in row-major order."""
-    targets_P = targets_N_T[is_scored_N_T]
+    """The same as `agent_logprobs` at a temperature, with entropies, (N, T-1)."""
+    is_scored_N_T = labels_N_T[:, 1:] != IGNORED
+    found = _scores_in_pieces(model, input_ids_N_T, labels_N_T, temperature, with_entropies)
+    entropies = None if found.entropies is None else scatter_scores(found.entropies, is_scored_N_T)
+    return TokenScores(scatter_scores(found.logprobs, is_scored_N_T), entropies)
+
+
+def _scores_in_pieces(
+    model: Any, input_ids_N_T: Tensor, labels_N_T: Tensor, temperature: float, with_entropies: bool
+) -> TokenScores:
+    """Scores (P,) in row-major order, of at most MAX_LOGITS logits at once."""
+    is_scored_N_T = labels_N_T[:, 1:] != IGNORED
+    targets_P = labels_N_T[:, 1:][is_scored_N_T]
     if _is_wrapped(model):
         logits = model(input_ids=input_ids_N_T, use_cache=False).logits[:, :-1][is_scored_N_T]
         return _scores(logits, targets_P, temperature, with_entropies)
@@ -78,10 +77,8 @@ def agent_scores(
         TokenScores(*checkpoint(of, *both, use_reentrant=False))
         for both in zip(hidden_P_H.tensor_split(cuts), targets_P.tensor_split(cuts), strict=True)
     ]
-    entropies = (
-        torch.cat([one.entropies_P for one in pieces if one.entropies_P is not None]) if with_entropies else None
-    )
-    return TokenScores(torch.cat([one.logprobs_P for one in pieces]), entropies)
+    entropies = torch.cat([one.entropies for one in pieces if one.entropies is not None]) if with_entropies else None
+    return TokenScores(torch.cat([one.logprobs for one in pieces]), entropies)
 
 
 def _scores(logits: Tensor, targets_P: Tensor, temperature: float, with_entropies: bool) -> TokenScores:
@@ -96,14 +93,13 @@ def _scores(logits: Tensor, targets_P: Tensor, temperature: float, with_entropie
 
 
 def scatter_scores(values_P: Tensor, is_scored_N_T: Tensor) -> Tensor:
-    """Shape (N, T-1): each value at its position, 0 elsewhere."""
+    """Each value at its position, 0 elsewhere, shape (N, T-1)."""
     return torch.zeros(is_scored_N_T.shape, dtype=values_P.dtype, device=values_P.device).masked_scatter(
         is_scored_N_T, values_P
     )
 
 
 def _is_wrapped(model: Any) -> bool:
-    """True if DDP or FSDP wraps the model."""
     return isinstance(model, (DistributedDataParallel, FSDPModule))
 
 
@@ -114,5 +110,5 @@ def pad_right(rows: Sequence[Sequence[float]], value: int) -> Tensor:
 
 
 def labels_of(input_ids: Sequence[int], mask: Sequence[int]) -> list[int]:
-    """The ids where the agent wrote the token, `IGNORED` elsewhere."""
+    """The agent's ids, `IGNORED` elsewhere."""
     return [token if is_agents else IGNORED for token, is_agents in zip(input_ids, mask, strict=True)]

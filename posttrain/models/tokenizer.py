@@ -1,16 +1,13 @@
 """Trains the tokenizer of a model from scratch: a byte-level BPE in which a name, a code or a price
-has the same tokens wherever it stands.
+has the same tokens wherever it stands, as a small model copies a value only if it has.
 
-A small model learns to copy a value from a tool's result into its answer only if the value has the
-same tokens in both. So every digit and every non-ASCII character (Han above all) is a token of its
-own and never part of a longer one; a JSON key includes its quotes and the punctuation around it, so
-that nothing merges across the edge of a value; and words that name only one entity are excluded
-from the training text: a name that was seen would become one token, and an unseen one could not be
-copied. Characters never seen fall back to their UTF-8 bytes.
+So every digit and non-ASCII character (Han above all) is a token of its own; a JSON key includes
+its quotes and punctuation, so that nothing merges across the edge of a value; and words that name
+only one entity are excluded from the training text: a seen name would become one token, and an
+unseen one could not be copied. Characters never seen fall back to bytes.
 
 The decision to argue with: frequent words, keys and characters are added whole, without the merges
-that would build them. A merge leaves its halves (`curr`, `ency`) in the vocabulary, tokens that no
-text ever has; the room is better given to one more word.
+that would build them, whose halves (`curr`, `ency`) no text ever has.
 """
 
 import json
@@ -38,9 +35,8 @@ _NUM_BYTES = 256
 def train_tokenizer(
     conversations: Iterable[Sequence[Message]], *, tool_names: Iterable[str], vocab_size: int, max_length: int
 ) -> PreTrainedTokenizerFast:
-    """A tokenizer for these conversations with at most `vocab_size` tokens, in which each tool name
-    and marker is one token; equal input gives equal bytes. Raises ConfigurationError where the
-    characters of the conversations alone do not fit."""
+    """A tokenizer with at most `vocab_size` tokens, each tool name and marker one of them; equal
+    input gives equal bytes. Raises ConfigurationError where the characters alone do not fit."""
     conversations = list(conversations)
     texts = Counter(text for messages in conversations for text in _texts(messages))
     added = [*ROLE_MARKERS, *AGENT_MARKERS, *sorted(set(tool_names))]
@@ -98,7 +94,7 @@ def _with_pieces(backend: Tokenizer) -> Tokenizer:
 
 
 def _texts(messages: Sequence[Message]) -> Iterator[str]:
-    """Everything that a model from scratch reads or writes: all but the system text."""
+    """Texts that a model from scratch reads or writes: all but the system's."""
     for message in messages:
         if message.role != "system":
             yield message.content
@@ -120,8 +116,7 @@ def _count_pieces(texts: Mapping[str, int], *, hidden: frozenset[str]) -> dict[s
 
 
 def _words_of_one_name(conversations: Iterable[Sequence[Message]]) -> frozenset[str]:
-    """ASCII words that occur in few of the values under keys such as `name`, `name_en` or `aliases`
-    in calls and results."""
+    """ASCII words in few of the values under keys such as `name`, `name_en` or `aliases`."""
     texts = {call.arguments for messages in conversations for message in messages for call in message.tool_calls}
     texts |= {message.content for messages in conversations for message in messages if message.role == "tool"}
     names = {name for text in texts for name in _names_in(text)}
@@ -149,6 +144,5 @@ def _named_values(value: Any, *, is_under_name: bool) -> Iterator[str]:
 
 
 def _as_bytes(text: str) -> str:
-    """The text in the byte-level alphabet."""
     ((piece, _),) = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)
     return str(piece)

@@ -35,6 +35,7 @@ from posttrain.models.cpu_kernels import fast_products
 from posttrain.models.optimizers import build_optimizer
 from posttrain.models.params import PrepareModelParams
 from posttrain.models.parts import add_gradients, parts_beside
+from posttrain.models.token_logprobs import IGNORED, pad_right
 from posttrain.types import Message
 
 MAX_FIELDS = 4  # of one result are asked for; the first rows show no more
@@ -45,7 +46,6 @@ GROWTH_FRAC = 0.4  # of the rows, over which results grow to all of their fields
 DECAY_FRAC = 0.3  # of the steps, over which the rate falls at the end: the jump to copying wants the full rate
 _SEPARATORS = (", ", "、", " or ", "和")
 _PLAIN = {"code": "00000", "value": "0.00"}  # where the demonstrations have no flat results
-_IGNORED = -100
 Fields = dict[str, str]  # key -> the JSON text of its value
 Row = tuple[list[int], list[int]]  # input ids and labels, the latter -100 where nothing is trained
 Segments = list[tuple[str, bool]]  # a row's text, cut where training begins and ends
@@ -59,12 +59,8 @@ def warm_up(
     *,
     on_step: Callable[[int, float], None],
 ) -> None:
-    """Train `model` in place on `rows`, in their order, `warmup_batch_size` a step; the rate falls
-    to 0 at the end. `on_step` gets step and loss.
-
-    A step goes through the model in parts of rows of one length. Left out: checkpoints (it takes a
-    minute), evaluation, mixed precision.
-    """
+    """Train `model` in place on `rows`, in their order, `warmup_batch_size` a step; the rate
+    falls to 0 at the end. `on_step` gets step and loss. It takes a minute: no checkpoints."""
     optimizer = build_optimizer(model, "muon", params.lr)
     for group in optimizer.param_groups:
         group["initial_lr"] = group["lr"]
@@ -76,13 +72,14 @@ def warm_up(
         batch = sorted(
             rows[step * params.warmup_batch_size : (step + 1) * params.warmup_batch_size], key=lambda row: len(row[0])
         )
-        num_trained = sum(label != _IGNORED for _, labels in batch for label in labels)
+        num_trained = sum(label != IGNORED for _, labels in batch for label in labels)
         parts = [batch[start : start + PART_SIZE] for start in range(0, len(batch), PART_SIZE)]
 
         def loss_of(part: Sequence[Row], num_trained: int = num_trained) -> tuple[torch.Tensor, float]:
-            ids_N_T, labels_N_T = _pad(part, tokenizer.pad_token_id)
+            ids_N_T = pad_right([ids for ids, _ in part], tokenizer.pad_token_id)
+            labels_N_T = pad_right([labels for _, labels in part], IGNORED)
             targets_N_T = labels_N_T[:, 1:]
-            is_trained = targets_N_T != _IGNORED
+            is_trained = targets_N_T != IGNORED
             hidden_N_T_H = model.base_model(input_ids=ids_N_T, use_cache=False).last_hidden_state[:, :-1]
             logits_P_V = model.get_output_embeddings()(
                 hidden_N_T_H[is_trained]
@@ -101,8 +98,8 @@ def warm_up(
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A message and what the calls behind it take from it: (tool, argument, value), in the order of
-    the calls, each value once."""
+    """A message and the (tool, argument, value) that calls behind it take from it, each value
+    once."""
 
     marker: str
     content: str
@@ -110,8 +107,7 @@ class _Request:
 
 
 def copy_rows(conversations: Iterable[Sequence[Message]], tokenizer: Any, *, count: int, seed: int) -> list[Row]:
-    """`count` rows of scrambled messages of these conversations; equal arguments give equal
-    rows."""
+    """`count` rows of scrambled messages; equal arguments give equal rows."""
     conversations = list(conversations)
     results = dict.fromkeys(
         message.content for messages in conversations for message in messages if message.role == "tool"
@@ -137,8 +133,7 @@ def copy_rows(conversations: Iterable[Sequence[Message]], tokenizer: Any, *, cou
 
 
 def _scalar_fields(content: str) -> Fields:
-    """The numbers and texts of a flat JSON object, as JSON text; empty where the content is
-    something else."""
+    """Numbers and texts of a flat JSON object, as JSON text; empty for other contents."""
     result = _parsed(content)
     if not isinstance(result, dict):
         return {}
@@ -194,8 +189,8 @@ class _Scrambler:
         ) or ["Name"]
 
     def fields(self, shape: Fields, most: int) -> Fields:
-        """`most` of the fields of a result, in their order. Numbers that began alike still do, as
-        prices do: who goes on behind a `92.` must know which it was."""
+        """`most` fields of a result, in their order. Numbers that began alike still do, as
+        prices do: to go on behind a `92.` one must know which it was."""
         keys = self._draw.sample(list(shape), min(most, len(shape)))
         digits = str.maketrans(dict(zip("0123456789", self._draw.sample("0123456789", 10), strict=True)))
         return {
@@ -205,7 +200,6 @@ class _Scrambler:
         }
 
     def request(self, request: _Request) -> _Request:
-        """The request about other values; what surrounds them stays."""
         others = {value: self._text(value) for _, _, value in request.copies}
         longest_first = sorted(others, key=len, reverse=True)
         content = re.sub("|".join(map(re.escape, longest_first)), lambda found: others[found[0]], request.content)
@@ -223,9 +217,8 @@ class _Scrambler:
 
 
 def _result_again(fields: Fields, draw: random.Random) -> Segments:
-    """A result and some of its fields once more, each as the demonstrations quote it: behind a
-    brace, where in the result it is behind a comma. The tokenizer has two tokens for that, and that
-    they are one key is half of what is learnt here."""
+    """A result and some of its fields again, each behind a brace as demonstrations quote it, not
+    a comma: that these two tokens are one key is half of what is learnt here."""
     asked = draw.sample(list(fields), min(MAX_FIELDS, len(fields)))
     if draw.random() < 0.5:
         asked = [key for key in fields if key in asked]
@@ -238,8 +231,8 @@ def _result_again(fields: Fields, draw: random.Random) -> Segments:
 
 
 def _values_again(values: Sequence[tuple[str, str]], draw: random.Random) -> Segments:
-    """A list of values and the same once more, in every second one in another order, where the
-    first character or word of each cannot be known."""
+    """A list of values and the same again, in every second row in another order, where the first
+    character or word of each cannot be known."""
     is_in_order = draw.random() < 0.5
     segments, before = [(USER + draw.choice(_SEPARATORS).join(value for _, value in values) + ASSISTANT, False)], ""
     for key, value in values if is_in_order else draw.sample(values, len(values)):
@@ -251,7 +244,6 @@ def _values_again(values: Sequence[tuple[str, str]], draw: random.Random) -> Seg
 
 
 def _calls(request: _Request) -> Segments:
-    """A message and the calls that copy from it."""
     segments, before = [(f"{request.marker}{request.content}{ASSISTANT}", False)], ""
     for tool, argument, value in request.copies:
         segments += [(f'{before}<tool_call>{{"name":"{tool}","arguments":{{"{argument}":"', False), (value, True)]
@@ -265,12 +257,4 @@ def _object(fields: Fields) -> str:
 
 def _row(segments: Sequence[tuple[list[int], bool]]) -> Row:
     ids = [token for tokens, _ in segments for token in tokens]
-    return ids, [token if is_trained else _IGNORED for tokens, is_trained in segments for token in tokens]
-
-
-def _pad(rows: Sequence[Row], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids and labels, each (N, T), filled up on the right."""
-    longest = max(len(ids) for ids, _ in rows)
-    ids_N_T = torch.tensor([ids + [pad_id] * (longest - len(ids)) for ids, _ in rows])
-    labels_N_T = torch.tensor([labels + [_IGNORED] * (longest - len(labels)) for _, labels in rows])
-    return ids_N_T, labels_N_T
+    return ids, [token if is_trained else IGNORED for tokens, is_trained in segments for token in tokens]

@@ -1,8 +1,8 @@
 """Checkpoint folders: sealed by a marker that is written last and holds the hash of every file.
 
 A killed run resumes from the newest that is sealed. A kill leaves a folder without a marker, a full
-disk one with a short file; both are removed before the run resumes, so that nothing ever loads
-them. What a folder holds is up to the trainer (`resumable_trainer.py`, `online/checkpoints.py`).
+disk one with a short file; both are removed before the run resumes. What a folder holds is up to
+the trainer (`resumable_trainer.py`, `online/trainer_state.py`).
 """
 
 import hashlib
@@ -32,13 +32,12 @@ def seal(checkpoint: Path) -> None:
 
 
 def is_complete(checkpoint: Path) -> bool:
-    """True where the marker is there, names every file, and each has the content it names."""
     return _damage(checkpoint) is None
 
 
 def newest_complete(folder: Path) -> Path | None:
-    """The complete checkpoint of the highest step, or None. Incomplete ones above it are removed,
-    with a line on stderr for each."""
+    """The complete checkpoint of the highest step. Incomplete ones above it are removed, with a
+    line on stderr for each."""
     for checkpoint in reversed(checkpoints_in(folder)):
         damage = _damage(checkpoint)
         if damage is None:
@@ -74,7 +73,7 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 
 def _damage(checkpoint: Path) -> str | None:
-    """Describe what is wrong with the checkpoint; None where nothing is."""
+    """Damage of the checkpoint; None where there is none."""
     try:
         sealed = json.loads((checkpoint / MARKER).read_text(encoding="utf-8"))["files"]
         found = {path.name for path in checkpoint.iterdir() if not path.is_dir()} - {MARKER, f"{MARKER}.tmp"}

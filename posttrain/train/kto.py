@@ -2,17 +2,17 @@
 pairs are desirable, the rejected ones undesirable.
 
 TRL's `KTOTrainer` (arXiv 2402.01306, eq. 7) on whole multi-turn episodes. With r an episode's gain
-in log-likelihood against the first policy, and z how far the policy has come from that one, the
-loss is `desirable_weight` (1 - sigmoid(beta (r - z))) of a desirable episode and
-`undesirable_weight` (1 - sigmoid(beta (z - r))) of an undesirable one: it is compared with z, not
-with the other of its pair. A step still takes both of each pair, so that it has as many of either.
+in log-likelihood against the first policy, the loss is `desirable_weight` (1 - sigmoid(beta (r -
+z))) of a desirable one and `undesirable_weight` (1 - sigmoid(beta (z - r))) of an undesirable one;
+a step takes both of each pair.
 
-z is the mean gain of mismatched episodes, at least 0: a task's prompt, then what the agent wrote
-and read after that of the pair before it in the step. TRL takes the mean over a part of the step,
-in all processes.
+z is how far the policy has come: the mean gain of mismatched episodes, at least 0, each a task's
+prompt, then what the agent wrote and read in the pair before it in the step. TRL takes the mean
+over a part of the step, in all processes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ def kto_trainer(training: PairTraining, params: KtoParams) -> ReferenceTrainer:
         ),
         ref_model=training.reference(),
         train_dataset=_episodes(training.pairs, order, batch_size=params.batch_size, pairs_per_part=pairs_per_part),
-        data_collator=_Collator(training.tokenizer.pad_token_id),
+        data_collator=partial(_collated, pad_id=training.tokenizer.pad_token_id),
         **training.parts(),
     )
 
@@ -59,8 +59,8 @@ def mismatched(row: TokenRow, other: TokenRow) -> TokenRow:
 
 
 def _episodes(pairs: Sequence[RowPair], order: IntArray, *, batch_size: int, pairs_per_part: int) -> Dataset:
-    """A row for each episode of each step: the chosen ones of a part of the step, then the rejected
-    ones, beside each the episode that it is mismatched with."""
+    """A row per episode of each step: a part's chosen ones, then its rejected ones, each beside
+    the episode that it is mismatched with."""
     rows: dict[str, list[Any]] = {f"{kind}{name}": [] for kind in (MATCHED, MISMATCHED) for name in COLUMNS}
     before = np.roll(order.reshape(-1, batch_size), 1, axis=1).ravel()  # the pair before in the step
     for start in range(0, len(order), pairs_per_part):
@@ -76,7 +76,7 @@ def _episodes(pairs: Sequence[RowPair], order: IntArray, *, batch_size: int, pai
 
 
 class _Kto(ReferenceTrainer, KTOTrainer):  # type: ignore[misc]  # trl is untyped
-    """KTOTrainer on rows that are token ids already; logs how many pairs are in the right order."""
+    """KTOTrainer on token ids; logs how many pairs are in the right order."""
 
     def reference_columns(self, batch: Mapping[str, Tensor]) -> dict[str, list[float]]:
         columns = {}
@@ -106,17 +106,12 @@ class _Kto(ReferenceTrainer, KTOTrainer):  # type: ignore[misc]  # trl is untype
         return loss
 
 
-class _Collator:
-    """Collates rows to tensors (2N, T)."""
-
-    def __init__(self, pad_id: int) -> None:
-        self._pad_id = pad_id
-
-    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-        batch = {"label": torch.tensor([row["label"] for row in rows])}
-        for kind in (MATCHED, MISMATCHED):
-            input_ids, masks = ([row[f"{kind}{name}"] for row in rows] for name in COLUMNS)
-            batch |= {f"{kind}{name}": tensor for name, tensor in padded(input_ids, masks, self._pad_id).items()}
-            if f"ref_{kind}logps" in rows[0]:
-                batch[f"ref_{kind}logps"] = torch.tensor([row[f"ref_{kind}logps"] for row in rows])
-        return batch
+def _collated(rows: Sequence[Mapping[str, Any]], *, pad_id: int) -> dict[str, Tensor]:
+    """Tensors (2N, T) of a part's rows."""
+    batch = {"label": torch.tensor([row["label"] for row in rows])}
+    for kind in (MATCHED, MISMATCHED):
+        input_ids, masks = ([row[f"{kind}{name}"] for row in rows] for name in COLUMNS)
+        batch |= {f"{kind}{name}": tensor for name, tensor in padded(input_ids, masks, pad_id).items()}
+        if f"ref_{kind}logps" in rows[0]:
+            batch[f"ref_{kind}logps"] = torch.tensor([row[f"ref_{kind}logps"] for row in rows])
+    return batch

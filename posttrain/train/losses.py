@@ -1,9 +1,5 @@
-"""Losses of tokens: the objectives, the divergence from the model that training began from, and the
-importance weights.
-
-With one update a step the ratio to the policy that sampled the tokens is 1, and all objectives have
-one gradient. Knobs are read where torch is not installed, so tensors are handled by their methods.
-"""
+"""Losses of tokens: the objectives, the divergence from the first model, and the importance
+weights. Knobs are read where torch is not installed, so tensors are handled by their methods."""
 
 from __future__ import annotations
 
@@ -107,12 +103,11 @@ def token_losses(
     """Policy-gradient loss of each token, of the shape of `log_ratio`: log of its probability now
     over that before the step's first update. Losses of tokens that are not scored mean nothing.
 
-    `clip` (PPO, arXiv 1707.06347, eq. 7; with two sides DAPO, arXiv 2503.14476, eq. 8): at a ratio
-    of 1.5, an advantage of 1 and high 0.2 the loss is -1.2, without a gradient; at an advantage of
-    -1 it is 1.5. `gspo` (arXiv 2507.18071, eq. 5 and 7): the same of the geometric mean of the
-    episode's ratios. `cispo` (arXiv 2506.13585, eq. 4): min(ratio, cap), not differentiated, times
-    the gradient of log p. `sapo` (arXiv 2511.20347): 4/t sigmoid(t (ratio - 1)), whose slope at a
-    ratio of 1 is 1.
+    `clip` (PPO, arXiv 1707.06347, eq. 7; two sides: DAPO, arXiv 2503.14476, eq. 8): at a ratio of
+    1.5, an advantage of 1 and high 0.2 the loss is -1.2, without a gradient; at -1 it is 1.5.
+    `gspo` (arXiv 2507.18071, eq. 5 and 7): the same of the geometric mean of the episode's ratios.
+    `cispo` (arXiv 2506.13585, eq. 4): min(ratio, cap), not differentiated, times the gradient of
+    log p. `sapo` (arXiv 2511.20347): 4/t sigmoid(t (ratio - 1)), of slope 1 at a ratio of 1.
     """
     ratio = log_ratio_N_T.exp()
     match objective:
@@ -135,8 +130,7 @@ def token_losses(
 
 
 def clip_side(log_ratio_N_T: Tensor, advantages_N_T: Tensor, objective: Objective, *, is_scored_N_T: Tensor) -> Tensor:
-    """-1 where the objective holds a token's ratio from below, 1 from above, 0 where it does
-    not."""
+    """-1 where the objective holds a token's ratio from below, 1 from above, else 0."""
     match objective:
         case Clip(low=low, high=high):
             ratio = log_ratio_N_T.exp()
@@ -152,12 +146,10 @@ def clip_side(log_ratio_N_T: Tensor, advantages_N_T: Tensor, objective: Objectiv
 
 
 def expert_losses(logprobs_N_T: Tensor, advantages_N_T: Tensor, *, gamma: float | None) -> Tensor:
-    """Loss of tokens that an expert wrote, whose probability there nobody knows: the advantage
-    times p / (p + gamma), p being their probability now (LUFFY, arXiv 2504.14945, eq. 7, with the
-    expert's taken as 1), differentiated through, so that the gradient of log p is weighed by gamma
-    p / (p + gamma)²: most where p is gamma. With no gamma, the advantage times log p: supervised
-    learning. At p = 0.1 and gamma 0.1: -1/2 and a weight of 1/4.
-    """
+    """The advantage times p / (p + gamma), p being the probability now of a token that an expert
+    wrote (LUFFY, arXiv 2504.14945, eq. 7, the expert's taken as 1): the gradient of log p is
+    weighed by gamma p / (p + gamma)², most where p is gamma. Without gamma, the advantage times
+    log p: supervised learning. At p = 0.1 and gamma 0.1: -1/2 and a weight of 1/4."""
     if gamma is None:
         return -advantages_N_T * logprobs_N_T
     p = logprobs_N_T.exp()
@@ -165,33 +157,31 @@ def expert_losses(logprobs_N_T: Tensor, advantages_N_T: Tensor, *, gamma: float 
 
 
 def importance_weights(trainer_logprobs: Tensor, engine_logprobs: Tensor, *, cap: float) -> Tensor:
-    """min(exp(trainer - engine), cap): weights of tokens that other weights sampled than those that
-    train, as an engine rounds in other places, and one that generates ahead has older weights.
+    """min(exp(trainer - engine), cap): an engine rounds in other places, and one that generates
+    ahead has older weights.
 
-    Without the cap the expectation would be right and the variance without bound (truncated
-    importance sampling, Ionides 2008; for RL of language models
-    https://fengyao.notion.site/off-policy-rl). Log-probs -1 and -2 give e, so 2 under a cap of 2.
+    Without the cap the variance would have no bound (truncated importance sampling, Ionides 2008;
+    for RL of language models https://fengyao.notion.site/off-policy-rl). Log-probs -1 and -2 give
+    e, so 2 under a cap of 2.
     """
     return (trainer_logprobs - engine_logprobs).exp().clamp(max=cap)
 
 
 def kl_estimates(now_N_T: Tensor, reference_N_T: Tensor) -> Tensor:
-    """Divergence estimate of each token: r - 1 - log r with r = p_reference / p_now, from
-    the log-probs of both, of their shape; never negative, 0 where both are equal (k3 of
-    joschu.net/blog/kl-approx.html; GRPO, arXiv 2402.03300, eq. 4). Probabilities 1/2 and 1/4: 1/2 -
-    1 + log 2 = 0.193.
+    """Divergence estimate of each token: r - 1 - log r with r = p_reference / p_now, never negative
+    (k3 of joschu.net/blog/kl-approx.html; GRPO, arXiv 2402.03300, eq. 4). Probabilities 1/2 and
+    1/4: 1/2 - 1 + log 2 = 0.193.
 
     Its value is unbiased: over tokens of the policy p it is KL(p || ref) in expectation, as E[r] is
-    1. Its gradient is not that of this KL. dr = -r d(log p), so a token's gradient is (1 - r) grad
-    log p, and
+    1. Its gradient is another KL's. dr = -r d(log p), so a token's gradient is (1 - r) grad log p,
+    and
 
         sum of p (1 - r) grad log p = - sum of ref grad log p = grad KL(ref || p),
 
-    as the sum of p grad log p is 0: on policy it is exactly the gradient of KL(ref || p). That of
-    KL(p || ref) would have -log r in the place of 1 - r; near r = 1 both are one to first order.
-    Both are of the next token alone: that the policy also chooses what later tokens stand behind is
-    in neither. From a step's second update on the tokens are those of older weights, and neither is
-    exact.
+    as the sum of p grad log p is 0: on policy exactly the gradient of KL(ref || p); that of KL(p ||
+    ref) would have -log r in the place of 1 - r. Both are of the next token alone: that the policy
+    also chooses what later tokens stand behind is in neither. From a step's second update on the
+    tokens are those of older weights, and neither is exact.
     """
     log_ratio = reference_N_T - now_N_T
     return log_ratio.expm1() - log_ratio  # expm1: near r = 1, exp(x) - 1 would lose all its digits
@@ -203,8 +193,8 @@ class KlWeight:
 
         e = clip((KL - target) / target, -0.2, 0.2),  beta <- beta (1 + K_beta e)
 
-    A weight of 0.01, a target of 0.05 nats a token and a horizon of 10: at 0.055 it becomes 0.01
-    (1 + 0.1/10) = 0.0101; at 1, however far above, 0.0102; at 0, 0.0098.
+    A weight of 0.01, a target of 0.05 nats a token and a horizon of 10: at 0.055 it becomes 0.01 (1
+    + 0.1/10) = 0.0101; at 1 0.0102; at 0 0.0098.
     """
 
     def __init__(self, params: KlParams) -> None:
@@ -212,8 +202,7 @@ class KlWeight:
         self.weight = 0.0 if isinstance(params, NoKl) else params.weight
 
     def observe(self, kl: float) -> None:
-        """Adapt the weight to a step's divergence, in nats a token; an estimate may be below 0.
-        Raises ValueError for one that is no number: the policy has diverged."""
+        """Adapt the weight to a step's divergence, in nats a token; an estimate may be below 0."""
         if math.isnan(kl):
             raise ValueError(f"the divergence from the first model is {kl}: the policy has diverged; lower its lr")
         if isinstance(self._params, AdaptiveKl):
@@ -221,7 +210,6 @@ class KlWeight:
             self.weight *= 1 + error / self._params.horizon
 
     def state(self) -> Mapping[str, object]:
-        """For a checkpoint, in JSON's types."""
         return {"weight": self.weight}
 
     def restore(self, state: Mapping[str, Any]) -> None:

@@ -1,13 +1,32 @@
-"""Trains a policy on pairs of episodes, by the algorithm that the knobs name."""
+"""Trains a policy on pairs of its own episodes, by the algorithm that the knobs name; and direct
+preference optimisation (DPO), the first of these.
 
-from collections.abc import Sequence
+DPO is TRL's `DPOTrainer` (arXiv 2305.18290) on whole multi-turn episodes. With d the chosen
+episode's gain in log-likelihood over the first policy less the rejected one's, a pair's loss is:
+
+- `sigmoid`: -log sigmoid(beta d) (eq. 7).
+- `hinge`: max(0, 1 - beta d) (SLiC, arXiv 2305.10425): 0 once the pair is 1 / beta apart.
+- `ipo`: (d' - 1 / (2 beta))^2, d' of gains per agent token (IPO, arXiv 2310.12036, eq. 17): a pair
+  is to be so far apart and no farther, where a sigmoid never has enough.
+"""
+
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+from trl import DPOConfig, DPOTrainer
+
 from posttrain.models.codec import ChatCodec
-from posttrain.train.dpo import dpo_trainer
 from posttrain.train.kto import kto_trainer
 from posttrain.train.orpo import orpo_trainer
-from posttrain.train.pair_training import PairParams, PairTraining
+from posttrain.train.pair_training import (
+    PairParams,
+    PairTraining,
+    ReferenceTrainer,
+    episode_logprobs,
+    pair_collator,
+    pair_dataset,
+)
 from posttrain.train.policy_params import DpoParams, KtoParams, OrpoParams, TrainPolicyParams
 from posttrain.train.preference_pairs import Pair, token_rows
 from posttrain.train.resumable_trainer import TrainingRun
@@ -39,7 +58,6 @@ def learn_from_pairs(
 
 
 def train_on_pairs(training: PairTraining, algorithm: PairParams) -> None:
-    """Resumes from the run's checkpoint where there is one."""
     match algorithm:
         case DpoParams():
             dpo_trainer(training, algorithm).train_or_resume()
@@ -47,3 +65,25 @@ def train_on_pairs(training: PairTraining, algorithm: PairParams) -> None:
             kto_trainer(training, algorithm).train_or_resume()
         case OrpoParams():
             orpo_trainer(training, algorithm).train_or_resume()
+
+
+def dpo_trainer(training: PairTraining, params: DpoParams) -> ReferenceTrainer:
+    trainer = _Dpo(
+        args=DPOConfig(
+            **training.arguments(params), loss_type=params.loss, precompute_ref_log_probs=True, max_length=None
+        ),
+        ref_model=training.reference(),
+        train_dataset=pair_dataset(training.pairs),
+        data_collator=pair_collator(training.tokenizer),
+        **training.parts(),
+    )
+    # after the reference's log-probs were computed: once for each pair, not for each of its uses
+    trainer.train_dataset = trainer.train_dataset.select(training.order(params))
+    return trainer
+
+
+class _Dpo(ReferenceTrainer, DPOTrainer):  # type: ignore[misc]  # trl is untyped
+    def reference_columns(self, batch: Mapping[str, Tensor]) -> dict[str, list[float]]:
+        logprobs_2N = episode_logprobs(self.model, batch)
+        num_pairs = len(logprobs_2N) // 2
+        return {"ref_chosen_logps": logprobs_2N[:num_pairs], "ref_rejected_logps": logprobs_2N[num_pairs:]}

@@ -2,13 +2,11 @@
 chosen one, plus a loss that puts its odds above the rejected one's.
 
 TRL's `ORPOTrainer` (arXiv 2403.07691, eqs. 4 to 7) on whole multi-turn episodes. With p the
-geometric mean of the probabilities of an episode's agent tokens, and odds = p / (1 - p), the loss
-of a pair is -log p of the chosen one - beta log sigmoid(log odds of the chosen - log odds of the
-rejected). There is no reference: what keeps the policy near where it began is the first term.
-
-TRL takes the first term over the prompt, too, and as a mean over tokens; here it is of the agent's
-tokens, a mean over episodes of each one's mean, which is the paper's and the same for any number of
-processes.
+geometric mean of the probabilities of an episode's agent tokens, and odds = p / (1 - p), a pair's
+loss is -log p of the chosen one - beta log sigmoid(log odds of the chosen - log odds of the
+rejected). There is no reference: the first term keeps the policy near where it began. TRL takes it
+over the prompt, too, and as a mean over tokens; here it is the paper's, a mean over episodes of
+each one's mean, the same for any number of processes.
 """
 
 from collections.abc import Mapping
@@ -21,7 +19,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from posttrain.models.adapters import behind_adapters
 from posttrain.models.token_logprobs import agent_logprobs
-from posttrain.train.pair_training import PairCollator, PairTraining, batch_labels, pair_dataset
+from posttrain.train.pair_training import PairTraining, batch_labels, pair_collator, pair_dataset
 from posttrain.train.policy_params import OrpoParams
 from posttrain.train.resumable_trainer import Resumable
 
@@ -30,17 +28,17 @@ LEAST_DOUBT = 1e-6  # in nats per token; below it an episode's odds are taken fo
 
 def orpo_trainer(training: PairTraining, params: OrpoParams) -> Resumable:
     disable_progress_bars()  # of TRL's passes over the rows, which change nothing
-    parts = training.parts()
-    add_fused_lm_head(behind_adapters(parts["model"]))
-    return _Orpo(
+    trainer = _Orpo(
         args=ORPOConfig(
             **training.arguments(params),
             max_length=max(len(row.input_ids) for pair in training.pairs for row in pair),
         ),
         train_dataset=pair_dataset(training.pairs).select(training.order(params)),
-        data_collator=PairCollator(training.tokenizer.pad_token_id),
-        **parts,
+        data_collator=pair_collator(training.tokenizer),
+        **training.parts(),
     )
+    add_fused_lm_head(behind_adapters(trainer.model))
+    return trainer
 
 
 class _Orpo(Resumable, ORPOTrainer):  # type: ignore[misc]  # trl is untyped
@@ -62,8 +60,8 @@ class _Orpo(Resumable, ORPOTrainer):  # type: ignore[misc]  # trl is untyped
         return row  # token ids already
 
     def concatenated_forward(self, model: Any, batch: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-        """Mean log-probabilities of the chosen and of the rejected, shape (N,); the same again in
-        the place of logits, of which TRL only logs a mean; and the first term."""
+        """Mean log-probs of the chosen and the rejected, (N,), again in the place of logits, of
+        which TRL only logs a mean; and the first term."""
         labels_2N_T = batch_labels(batch)
         sums_2N = agent_logprobs(model, batch["input_ids"], labels_2N_T).sum(1)
         means_2N = sums_2N / batch["completion_mask"].sum(1)

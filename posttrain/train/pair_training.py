@@ -2,11 +2,10 @@
 
 TRL marks everything after the prompt as the completion; here the mask is the agent's tokens alone,
 so that a tool result, which differs between the two episodes, is never made likelier. The reference
-is the first policy. Its log-probabilities are computed once, before the first step: it never
-changes and need not stay in memory.
+is the first policy, whose log-probabilities are computed once, before the first step.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,7 +15,6 @@ from torch import Tensor
 
 from posttrain.models.codec import TokenRow
 from posttrain.models.distributed import is_sharded, pair_parts
-from posttrain.models.optimizers import build_optimizer
 from posttrain.models.params import OptimizerKind
 from posttrain.models.sharding import learner_of
 from posttrain.models.token_logprobs import IGNORED, agent_logprobs, pad_right
@@ -33,8 +31,8 @@ PairParams = DpoParams | KtoParams | OrpoParams
 
 @dataclass(frozen=True, slots=True)
 class PairTraining:
-    """A training on (chosen, rejected) pairs, used in shuffled passes: `model`, whose weights are
-    trained in place, the pairs, and the knobs beside the algorithm's own."""
+    """A training on (chosen, rejected) pairs, used in shuffled passes; `model` is trained in
+    place."""
 
     model: Any
     tokenizer: Any
@@ -67,30 +65,19 @@ class PairTraining:
         }
 
     def parts(self) -> dict[str, Any]:
-        """What every trainer is made of besides its arguments and rows."""
-        learner = learner_of(self.model, self.optimizer)
-        optimizer = build_optimizer(learner, self.optimizer, self.lr)
-        return {
-            "model": learner,
-            "whole": self.model,
-            "processing_class": self.tokenizer,
-            "optimizer": optimizer,
-            "run": self.run,
-        }
+        """A trainer's arguments besides those and its rows."""
+        own = {"whole": self.model, "optimizer": self.optimizer, "lr": self.lr, "run": self.run}
+        return {**own, "processing_class": self.tokenizer}
 
     def reference(self) -> Any:
-        """None, the model being its own reference before its first step; where it is sharded TRL
-        wants one, which nothing reads, and lets it go."""
+        """None: before its first step the model is its own. Under FSDP TRL wants one, which
+        nothing reads."""
         return learner_of(self.model, self.optimizer) if is_sharded() else None
 
     def order(self, params: PairParams) -> IntArray:
         """The pairs of all steps, shape (max_steps * batch_size,), the longest of a step first."""
-        return pair_order(self.pairs, params.max_steps, params.batch_size, seed=self.seed)
-
-
-def pair_order(pairs: Sequence[RowPair], max_steps: int, batch_size: int, *, seed: int) -> IntArray:
-    lengths = [max(len(row.input_ids) for row in pair) for pair in pairs]
-    return passes_by_length(lengths, max_steps, batch_size, seed=seed)
+        lengths = [max(len(row.input_ids) for row in pair) for pair in self.pairs]
+        return passes_by_length(lengths, params.max_steps, params.batch_size, seed=self.seed)
 
 
 def pair_dataset(pairs: Sequence[RowPair]) -> Dataset:
@@ -105,7 +92,7 @@ def pair_dataset(pairs: Sequence[RowPair]) -> Dataset:
 
 
 def episode_logprobs(model: Any, batch: Mapping[str, Tensor]) -> list[float]:
-    """Summed log-probability of the agent's tokens in each row, by the weights as they are now."""
+    """Summed log-probability of the agent's tokens in each row."""
     input_ids = batch["input_ids"].to(model.device)
     with torch.no_grad():
         sums: list[float] = agent_logprobs(model, input_ids, batch_labels(batch).to(model.device)).sum(1).tolist()
@@ -127,9 +114,9 @@ def padded(input_ids: Sequence[Sequence[int]], masks: Sequence[Sequence[int]], p
 
 
 class ReferenceTrainer(Resumable):
-    """Mixed in before TRL's DPO and KTO trainers, whose rows are token ids already. They have no
-    public switch against tokenizing, and would pass reference log-probs on by a cache file that
-    other processes do not find."""
+    """Mixed in before TRL's DPO and KTO trainers, on token ids. TRL has no public switch against
+    tokenizing, and would pass reference log-probs on by a cache file that other processes do not
+    find."""
 
     logged: ClassVar[Mapping[str, str]] = {
         "loss": "loss",
@@ -164,17 +151,15 @@ class ReferenceTrainer(Resumable):
         return dataset
 
 
-class PairCollator:
-    """Collates pairs to tensors (2N, T): the chosen episodes, then the rejected ones, as TRL halves
-    them."""
+def pair_collator(tokenizer: Any) -> Callable[[Sequence[Mapping[str, Any]]], dict[str, Tensor]]:
+    """Collates pairs to tensors (2N, T): first the chosen episodes, as TRL halves them."""
 
-    def __init__(self, pad_id: int) -> None:
-        self._pad_id = pad_id
-
-    def __call__(self, pairs: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    def collate(pairs: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         input_ids, masks = ([pair[f"{side}_{name}"] for side in SIDES for pair in pairs] for name in COLUMNS)
-        batch = padded(input_ids, masks, self._pad_id)
+        batch = padded(input_ids, masks, tokenizer.pad_token_id)
         for side in SIDES:
             if f"ref_{side}_logps" in pairs[0]:
                 batch[f"ref_{side}_logps"] = torch.tensor([pair[f"ref_{side}_logps"] for pair in pairs])
         return batch
+
+    return collate

@@ -16,11 +16,9 @@ SOURCES = {Path("data/preferences/pairs.parquet"): PAIRS, Path("data/models/rewa
 
 
 def idle_deps(knobs: Mapping[str, Any]) -> frozenset[str]:
-    """Deps of `select_policy_inputs` that the chosen algorithm does not read.
-
-    `knobs` has the two that decide, `train_policy.algorithm.type` and
-    `train_policy.reward_model_weight`. `posttrain plan` asks as well, by the stage's `meta`.
-    """
+    """Deps of `select_policy_inputs` that the chosen algorithm does not read, by
+    `train_policy.algorithm.type` and `train_policy.reward_model_weight`. `posttrain plan` asks
+    as well, by the stage's `meta`."""
     reads_pairs = knobs["train_policy.algorithm.type"] != "online"
     reads_reward_model = knobs["train_policy.reward_model_weight"] > 0
     is_read = {PAIRS: reads_pairs, REWARD_MODEL: reads_reward_model}

@@ -30,14 +30,12 @@ PAIRS_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two scored episodes of one task; `chosen` has the higher reward."""
-
     chosen: TrajectoryRow
     rejected: TrajectoryRow
 
 
 class PairKind(StrEnum):
-    """Difference between the two episodes of a pair, most telling first."""
+    """Difference between a pair's episodes, most telling first."""
 
     SUCCESS_OVER_FAILURE = "success_over_failure"
     STRICT_OVER_PLAIN = "strict_over_plain"  # both succeeded, the chosen one alone strictly
@@ -47,14 +45,13 @@ class PairKind(StrEnum):
 
 
 def pairs_of(rows: Sequence[TrajectoryRow], rule: Literal["best_worst", "closest"]) -> list[Pair]:
-    """At most one pair for each task, in the order of the tasks; of equals the earlier episode is
-    taken, and rewards that differ by rounding make none. Lost episodes are in none: how they ended
-    is not the agent's doing. Raises ValueError for an episode without a reward.
+    """At most one pair per task, in the order of the tasks; of equals the earlier episode is taken,
+    and rewards that differ by rounding make none. Lost episodes are in none.
 
-    `best_worst`: rewards 0.2, 1.0, 0.2, 1.0 pair the second with the first. `closest`: the pair of
-    the first kind that the task has (`PairKind`), and of those the one with the smallest
-    difference. With rewards 1.0 and 0.7 of successes, 0.3 and 0.0 of failures, 0.7 and 0.3: 1.0
-    with 0.7 is closer, and of a later kind.
+    `best_worst`: rewards 0.2, 1.0, 0.2, 1.0 pair the second with the first. `closest`: of the first
+    kind that the task has (`PairKind`), the pair with the smallest difference. With rewards 1.0 and
+    0.7 of successes, 0.3 and 0.0 of failures, 0.7 and 0.3: 1.0 with 0.7 is closer, and of a later
+    kind.
     """
     kept = [row for row in rows if not row.trajectory.is_aborted]
     if unscored := [row.trajectory_id for row in kept if row.trajectory.reward is None]:
@@ -64,7 +61,6 @@ def pairs_of(rows: Sequence[TrajectoryRow], rule: Literal["best_worst", "closest
 
 
 def refuse_no_pairs(pairs: Sequence[Pair], *, num_tasks: int, num_samples: int) -> None:
-    """Raises DataError where there is none."""
     if not pairs:
         raise DataError(
             f"all {num_samples} episodes of each of {num_tasks} tasks earned the same: raise "
@@ -73,7 +69,7 @@ def refuse_no_pairs(pairs: Sequence[Pair], *, num_tasks: int, num_samples: int) 
 
 
 def group_by_task(rows: Sequence[TrajectoryRow]) -> list[list[TrajectoryRow]]:
-    """The episodes of each task, tasks and episodes in the order of their first appearance."""
+    """Each task's episodes, in the order of their first appearance."""
     groups: dict[str, list[TrajectoryRow]] = {}
     for row in rows:
         groups.setdefault(row.trajectory.task_id, []).append(row)
@@ -96,13 +92,12 @@ def reward_gap(pair: Pair) -> float:
 
 
 def composition(pairs: Sequence[Pair]) -> Mapping[str, float]:
-    """Summary of the pairs: how many of each kind, how far apart in reward, how long.
+    """Summary of the pairs, one at least: how many of each kind, how far apart in reward, how long.
 
     Pairs 1.0 over 0.0, a success over a failure, of 2 and 4 agent tokens, and 0.3 over 0.1, both
-    failures, of 6 and 4: `num_success_over_failure` and `num_both_fail` 1, the other kinds 0;
-    `reward_gap_mean` 0.6, `reward_gap_min` 0.2, `reward_gap_max` 1.0; `chosen_tokens_mean` 4.0,
-    `rejected_tokens_mean` 4.0. Tokens are 0 where no engine of ours has played. There must be a
-    pair.
+    failures, of 6 and 4: `num_success_over_failure` and `num_both_fail` 1, other kinds 0;
+    `reward_gap_mean` 0.6, `_min` 0.2, `_max` 1.0; `chosen_tokens_mean` and `rejected_tokens_mean`
+    4.0. Tokens are 0 where no engine of ours has played.
     """
     kinds = [kind_of(pair) for pair in pairs]
     gaps = [reward_gap(pair) for pair in pairs]
@@ -117,8 +112,8 @@ def composition(pairs: Sequence[Pair]) -> Mapping[str, float]:
 
 
 def token_rows(rows: Sequence[TrajectoryRow], codec: ChatCodec) -> list[TokenRow]:
-    """The tokens of each episode: those that an engine saw where one played, else the conversation
-    rendered (imported ones have no tokens)."""
+    """Tokens of each episode as an engine saw them, else the conversation rendered (imported
+    ones)."""
     unseen = [row for row in rows if not row.trajectory.token_ids]
     rendered = iter(codec.encode_rows((row.trajectory.messages, row.tools) for row in unseen))
     seen = (row.trajectory for row in rows)
@@ -137,7 +132,6 @@ def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """Raises DataError where the file is cut off or lacks columns."""
     table = read_parquet(path, PAIRS_SCHEMA)
     # the chosen one's columns, then the rejected one's
     width = len(TRAJECTORIES_SCHEMA)

@@ -1,8 +1,6 @@
 """Replay: episodes that join a group besides those played in the step, or are begun for it. Each
-method is its knobs, a class with `make`, and what it does.
-
-An expert's traces and hints are oracles: they know what no other method is told.
-"""
+method is its knobs, a class with `make`, and what it does. An expert's traces and hints are
+oracles: they know what no other method is told."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
@@ -16,22 +14,19 @@ ExpertTraces = Callable[[Task, int], Sequence[ScoredEpisode]]  # so many of an e
 
 
 class Replay:
-    """Base of all methods and the default: it adds nothing and remembers nothing. Its state is in
-    the checkpoint of a training."""
+    """The default: adds nothing and remembers nothing. Its state is in the checkpoint."""
 
     is_expert = False  # whether an expert wrote what `replayed` returns
 
     def hints(self, task: Task, group_size: int) -> list[float]:  # noqa: ARG002
-        """For each episode of a group, the share of the expert's turns that it begins behind; empty
-        for none."""
+        """For each episode of a group, the share of the expert's turns that it begins behind."""
         return []
 
     def replayed(self, task: Task, episodes: Sequence[ScoredEpisode]) -> Sequence[ScoredEpisode]:  # noqa: ARG002
-        """The episodes that join the group of `episodes`, after these have been remembered."""
+        """Episodes that join the group of `episodes`, after these have been remembered."""
         return []
 
     def state(self) -> Mapping[str, object]:
-        """For a checkpoint, in JSON's types."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -87,12 +82,9 @@ class BestReplay(Section):
 
 
 class BestEpisodes(Replay):
-    """Keeps the latest success of each task: its tokens and their log-probabilities, not the
-    conversation (the reuse of AR3PO, arXiv 2509.25808).
-
-    Older weights sampled it, which the importance weight of its tokens corrects, up to its cap; so
-    the gradient is biased as far as the cap acts, and towards tasks that succeeded once.
-    """
+    """Keeps the latest success of each task without its conversation (AR3PO's reuse, arXiv
+    2509.25808). Older weights sampled it: the gradient is biased as far as the importance
+    weight's cap acts, and towards tasks that succeeded once."""
 
     def __init__(self) -> None:
         self._by_task: dict[str, ScoredEpisode] = {}
@@ -128,15 +120,13 @@ class HintReplay(Section):
 
 
 class Hints(Replay):
-    """Counts for each task the groups with a success."""
-
     def __init__(self, params: HintReplay) -> None:
         self._params = params
         self._num_won: dict[str, int] = {}
 
     def hints(self, task: Task, group_size: int) -> list[float]:
-        """Eight episodes at a share of 0.5, with 0.75 at first and 0.25 fewer, after one group with
-        a success: 0.5 four times, then 0 four times."""
+        """Eight episodes at a share of 0.5, with 0.75 at first and 0.25 fewer, after one group
+        with a success: 0.5 four times, then 0 four times."""
         num_hinted = round(self._params.share * group_size)
         given = max(0.0, self._params.start - self._params.step * self._num_won.get(task.task_id, 0))
         return [given] * num_hinted + [0.0] * (group_size - num_hinted)

@@ -2,14 +2,13 @@
 one.
 
 A trainer's checkpoints hold weights, optimizer, schedule, random states and the place in the data.
-Added here, by callbacks: a checkpoint counts only once it is sealed (`checkpointing.py`), it
-carries `metrics.jsonl` as it stood, SIGTERM and SIGUSR1 end the run at the next step with a
-checkpoint. All that could differ between two runs (timings, model cards, progress bars) is turned
-off.
+Added here, by callbacks: a checkpoint counts only once it is sealed, it carries `metrics.jsonl` as
+it stood, SIGTERM and SIGUSR1 end the run at the next step with a checkpoint. All that could differ
+between two runs (timings, model cards, progress bars) is turned off.
 
-The first of several processes (`distributed.py`) writes, and all agree on the checkpoint to resume
-from and on the step after which to stop. A checkpoint holds whole weights and a whole optimizer
-state, also where they are sharded, so that a run may be resumed with another number of processes.
+The first of several processes writes; all agree on the checkpoint to resume from and the step to
+stop after. A checkpoint is whole, also where weights are sharded, so that a run may be resumed with
+another number of processes.
 """
 
 import contextlib
@@ -30,6 +29,8 @@ from transformers.utils import logging
 from posttrain.models import distributed, sharding
 from posttrain.models.cpu_kernels import fast_products
 from posttrain.models.loading import CHECKPOINTING
+from posttrain.models.optimizers import build_optimizer
+from posttrain.models.params import OptimizerKind
 from posttrain.models.parts import parts_beside
 from posttrain.runtime.exits import DataError, Interrupted
 from posttrain.runtime.worker import STOP_SIGNALS
@@ -43,9 +44,8 @@ STATE, OPTIMIZER, SCHEDULER = "trainer_state.json", "optimizer.pt", "scheduler.p
 
 @dataclass(slots=True)
 class TrainingRun:
-    """One training, possibly resumed. `folder`: of its checkpoints; `checkpoint`: the newest that
-    is complete, None at the start; `metrics`: None in all processes but the first; `rows_at_once`:
-    of a step's rows through the model, None for an even share (`distributed.parts_of`)."""
+    """One training. `folder`: of its checkpoints; `checkpoint`: the one to resume from;
+    `metrics`: None in all processes but the first; `rows_at_once`: see `distributed.parts_of`."""
 
     folder: Path
     checkpoint: Path | None
@@ -64,9 +64,8 @@ def open_run(
     progress: Callable[[int, int, str], None] = lambda *_: None,
     rows_at_once: int | None = None,
 ) -> Iterator[TrainingRun]:
-    """Find the checkpoint to resume from, bring `folder/metrics.jsonl` back to where it stood then,
-    and listen for SIGTERM and SIGUSR1. The first of several processes alone writes metrics and
-    reports progress."""
+    """Find the checkpoint to resume from, bring `folder/metrics.jsonl` back to where it stood
+    then, and listen for SIGTERM and SIGUSR1. The first process alone writes and reports."""
     distributed.join()
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint = distributed.from_first(newest_complete(folder) if distributed.is_first() else None)
@@ -99,8 +98,8 @@ def _open_metrics(
 def trainer_arguments(
     run: TrainingRun, model: Any, *, max_steps: int, checkpoint_every_steps: int, lr: float, seed: int
 ) -> dict[str, Any]:
-    """Arguments common to the trainers. Rows come in the order of the dataset, in one epoch: the
-    order is ours to draw and to test."""
+    """Common arguments. Rows come in the order of the dataset, in one epoch: the order is ours
+    to draw and to test."""
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # TRL's trainers report themselves when they are made
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     return {
@@ -132,7 +131,7 @@ def asked_to_stop(step: int, last: int) -> Interrupted:
 
 class RunCallback(TrainerCallback):  # type: ignore[misc]  # transformers is untyped
     """Writes metrics, seals checkpoints, reports progress, and ends the run when asked to stop.
-    `logged` maps the names of the trainer's log to those of `metrics.jsonl`."""
+    `logged` maps the trainer's names to those of `metrics.jsonl`."""
 
     def __init__(self, run: TrainingRun, logged: Mapping[str, str]) -> None:
         self._run, self._logged = run, logged
@@ -185,35 +184,34 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         self._report(state)
 
     def _report(self, state: TrainerState) -> None:
-        """Report the step's end: after its metrics, its evaluation and its checkpoint."""
+        """Report the step's end: after its metrics, evaluation and checkpoint."""
         if state.global_step > self._reported:
             self._reported = state.global_step
             self._run.progress(state.global_step, state.max_steps, "")
 
 
 class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
-    """Mixed in before a TRL trainer, which needs `run=`, `whole=` and `optimizer=` then.
-
-    `logged`: see `RunCallback`. `whole` is the model whose weights the caller reads; the trainer
-    gets its `sharding.learner_of`, and `optimizer` is of that.
-    """
+    """Mixed in before a TRL trainer. `whole` is the model whose weights the caller reads; what is
+    trained is its `sharding.learner_of`."""
 
     logged: ClassVar[Mapping[str, str]] = {}
 
     def __init__(
-        self, *args: Any, run: TrainingRun, whole: nn.Module, optimizer: torch.optim.Optimizer, **kwargs: Any
+        self, *, run: TrainingRun, whole: nn.Module, optimizer: OptimizerKind, lr: float, **kwargs: Any
     ) -> None:
         self.run, self.whole = run, whole
         logging.disable_progress_bar()
-        super().__init__(*args, **kwargs)
-        self.optimizer: Any = optimizer  # not as an argument, which is refused under FSDP
+        learner = sharding.learner_of(whole, optimizer)
+        built = build_optimizer(learner, optimizer, lr)
+        super().__init__(model=learner, **kwargs)
+        self.optimizer: Any = built  # not as an argument, which is refused under FSDP
         self.remove_callback(PrinterCallback)
         self.add_callback(RunCallback(run, self.logged))
         distributed.refuse_another_count(self.accelerator.num_processes)
 
     def train_or_resume(self) -> None:
-        """Train from the start, or from the run's checkpoint; where that checkpoint was the end
-        already, only load its result. Ends with the best weights where there is a measure."""
+        """Train from the start or the run's checkpoint; where that was the end already, only
+        load its result. Ends with the best weights where there is a measure."""
         checkpoint, state = self.run.checkpoint, self.state
         if checkpoint is not None:
             state = TrainerState.load_from_json(str(checkpoint / STATE))
@@ -223,20 +221,14 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
             state, checkpoint = self.state, None
         if result := state.best_model_checkpoint or checkpoint:
             self._load_from_checkpoint(str(self._whole(Path(result))))
-        self.refresh_whole()
-
-    def refresh_whole(self) -> None:
-        """Give `whole` the weights as they are now; all processes must call it. They are one model
-        where nothing is sharded."""
         if distributed.is_sharded():
             sharding.gather_weights(self.model, self.whole)
 
     def is_over(self, state: TrainerState) -> bool:
-        """True for a run that has nothing left to do in this state."""
         return bool(state.global_step >= self.args.max_steps)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """Write none: a model card names versions and paths of this machine."""
+        """Write none: it names versions and paths of this machine."""
 
     # Sharded weights: transformers would write a checkpoint that only as many processes can read,
     # and has no public hook for its format.
@@ -271,8 +263,8 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
         sharding.scatter_weights(self.whole, self.model)
 
     def _whole(self, checkpoint: Path) -> Path:
-        """The checkpoint of that name in the run's folder, which may have moved; all processes must
-        call it. Raises DataError where it has been damaged since it was sealed."""
+        """The checkpoint of that name in the run's folder, which may have moved; all processes
+        must call it. Raises DataError where it was damaged since it was sealed."""
         found = self.run.folder / checkpoint.name
         if not distributed.from_first(is_complete(found) if distributed.is_first() else None):
             raise DataError(f"{found} has the best weights and is damaged: remove {self.run.folder} and run again")

@@ -1,9 +1,8 @@
-"""Reward model: one score per episode, trained on pairs so that the better one gets the higher
-(Bradley-Terry).
+"""Reward model: one score per episode, trained on pairs so that the better one gets the higher.
 
 TRL's `RewardTrainer` (Bradley-Terry: P(a above b) = sigmoid(score a - score b)), a linear head on
-the last token of the whole episode, tool results included, on the body of the SFT model, which can
-already read them. Scores have no zero and no unit: only differences mean something.
+the last token of the whole episode, tool results included, on the body of the SFT model. Scores
+have no zero and no unit: only differences mean something.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,11 +19,10 @@ from trl import RewardConfig, RewardTrainer
 from posttrain.models.codec import TokenRow
 from posttrain.models.distributed import pair_parts
 from posttrain.models.loading import load_sound
-from posttrain.models.optimizers import build_optimizer
 from posttrain.models.params import Dtype, PretrainedModel, Quantization, ScratchModel
 from posttrain.models.precision import loaded_dtype
 from posttrain.models.quantization import quantised, unpacked
-from posttrain.models.sharding import learner_of, place_for_training, quantization_of
+from posttrain.models.sharding import place_for_training, quantization_of
 from posttrain.models.token_logprobs import pad_right
 from posttrain.train.params import TrainRewardModelParams
 from posttrain.train.resumable_trainer import Resumable, TrainingRun, trainer_arguments
@@ -35,12 +33,8 @@ SCORE_BATCH_SIZE = 64
 
 
 def load_reward_model(path: Path, *, dtype: Dtype = "float32", quantization: Quantization = "none") -> Any:
-    """The reward model of a folder, in evaluation mode, where models live here. From a causal LM's
-    folder: its body under a head of zeros, every episode scored 0.
-
-    A head drawn at random would begin with an opinion. Raises ConfigurationError where the folder
-    has pickled weights or none.
-    """
+    """The reward model of a folder, in evaluation mode. From a causal LM's folder: its body
+    under a head of zeros, as a head drawn at random would begin with an opinion."""
     how = {} if quantization == "none" else quantised(quantization, dtype)
     model = load_sound(AutoModelForSequenceClassification, path, dtype=dtype, new={"score.weight"}, num_labels=1, **how)
     return unpacked(model) if how else place_for_training(model)
@@ -66,9 +60,8 @@ def train_reward_model(
     run: TrainingRun,
 ) -> None:
     """Train `model` in place on (chosen, rejected) pairs, used in shuffled passes. Resumes from
-    `run.checkpoint` where there is one."""
+    `run.checkpoint`."""
     num_parts, pairs_per_part = pair_parts(params.batch_size, "train_reward_model.batch_size", run.rows_at_once)
-    learner = learner_of(model, "adamw")
     lengths = [max(len(row.input_ids) for row in pair) for pair in pairs]
     arguments = RewardConfig(
         **trainer_arguments(
@@ -89,21 +82,20 @@ def train_reward_model(
         "rejected_ids": [rejected.input_ids for _, rejected in pairs],
     }
     trainer = _RewardModel(
-        model=learner,
         whole=model,
         args=arguments,
         train_dataset=Dataset.from_dict(columns).select(
             passes_by_length(lengths, params.max_steps, params.batch_size, seed=seed)
         ),
         processing_class=tokenizer,
-        optimizer=build_optimizer(learner, "adamw", params.lr),
+        optimizer="adamw",
+        lr=params.lr,
         run=run,
     )
     trainer.train_or_resume()
 
 
 def score_episodes(model: Any, token_ids_N: Sequence[Sequence[int]]) -> list[float]:
-    """The score of each episode, in the order given."""
     # those of one length stand together in a batch: little of it is padding
     order = np.argsort([len(token_ids) for token_ids in token_ids_N], kind="stable")
     scores = np.empty(len(token_ids_N))

@@ -1,9 +1,8 @@
 """Quality of a reward model on held-out tasks: accuracy, calibration, best of n. Pure functions of
 scores.
 
-It is to know more than how long an episode is: two baselines only count, tokens and turns. Each may
-choose its direction (longer is better, or shorter) on the training pairs, so that it is as strong
-as counting can be.
+Two baselines only count, tokens and turns: it is to know more. Each may choose its direction on the
+training pairs, so that it is as strong as counting can be.
 """
 
 import math
@@ -18,8 +17,8 @@ NUM_BINS = 5
 
 @dataclass(frozen=True, slots=True)
 class ReliabilityBin:
-    """Pairs whose winner was predicted with a probability in [low, high): how many, how sure on
-    average, how often right."""
+    """Pairs whose winner was predicted with a probability in [low, high): how many, mean
+    confidence, how often right."""
 
     low: float
     high: float
@@ -29,8 +28,8 @@ class ReliabilityBin:
 
 
 class BestOf(TypedDict):
-    """Success when one episode of each group of `num_samples` is taken: the one scored highest, one
-    at random, the first, a right one if there is."""
+    """Success when one episode of each group of `num_samples` is taken: the one scored highest,
+    one at random, the first, a right one if there is."""
 
     num_groups: int
     picked: float
@@ -40,27 +39,24 @@ class BestOf(TypedDict):
 
 
 def pair_accuracy(margins_N: Sequence[float]) -> float:
-    """Share of pairs with a positive margin, score of the better minus score of the worse; an equal
-    score is a coin's half. NaN without pairs.
-
-    Margins 2, -1, 0, 3: two right, one half, one wrong: 2.5 / 4.
-    """
+    """Share of pairs with a positive margin, an equal score counting half; NaN without pairs.
+    Margins 2, -1, 0, 3: 2.5 / 4."""
     margins = np.asarray(margins_N, dtype=np.float64)
     # a model that gives every episode one score is as good as a coin
     return float((margins > 0).mean() + (margins == 0).mean() / 2) if len(margins) else math.nan
 
 
 def counting_accuracy(train_differences_N: Sequence[float], held_out_differences_N: Sequence[float]) -> float:
-    """Pair accuracy of a baseline that counts something: differences are the better's count
-    minus the worse's, and the sign that is right more often on the training pairs is taken."""
+    """Pair accuracy of a count; differences are the better's minus the worse's, and the sign
+    that is right more often on the training pairs is taken."""
     # chosen on the training pairs alone: on the held-out ones it would be a peek
     sign = 1.0 if pair_accuracy(train_differences_N) >= 0.5 else -1.0
     return pair_accuracy([sign * difference for difference in held_out_differences_N])
 
 
 def reliability(margins_N: Sequence[float]) -> list[ReliabilityBin]:
-    """`NUM_BINS` equal bins, from 0.5 to 1, of the probability sigmoid(|margin|) that the model
-    gives to the winner it predicts; no empty ones."""
+    """`NUM_BINS` equal bins, from 0.5 to 1, of the predicted winner's probability
+    sigmoid(|margin|); no empty ones."""
     margins = np.asarray(margins_N, dtype=np.float64)
     confidences = 1 / (1 + np.exp(-np.abs(margins)))
     # a confidence of exactly 1 belongs to the last bin
@@ -92,12 +88,9 @@ def expected_calibration_error(bins: Sequence[ReliabilityBin]) -> float:
 def best_of(
     scores_P_K: Sequence[Sequence[float]], success_P_K: Sequence[Sequence[bool]], *, num_samples: int
 ) -> BestOf:
-    """Each task's K episodes are cut into groups of `num_samples` in their order, what is left over
-    unused; of equal scores the first is picked.
-
-    Scores 0.1, 0.9 and successes no, yes: picked 1, random 0.5, first 0, oracle 1. Raises
-    ValueError where no group is full.
-    """
+    """Each task's K episodes are cut into groups of `num_samples`, what is left over unused; of
+    equal scores the first is picked. Scores 0.1, 0.9 and successes no, yes: picked 1, random
+    0.5, first 0, oracle 1."""
     groups = [
         (
             np.asarray(scores[start : start + num_samples]),

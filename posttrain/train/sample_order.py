@@ -1,9 +1,6 @@
 """Order of the training rows: a function of the seed, so that a resumed run finds its place by
-counting.
-
-Kinds are drawn by their weights and not by how many rows there are of each; within a kind every row
-is used once before any is used twice.
-"""
+counting. Kinds are drawn by their weights, however many rows there are; within a kind every row
+is used once before any is used twice."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,13 +11,9 @@ IntArray = NDArray[np.int64]
 
 
 def weighted_order(kinds: Sequence[str], weights: Mapping[str, float], *, count: int, seed: int) -> IntArray:
-    """Indices of `count` rows, shape (count,). Kinds without a row give their share to the others
-    in proportion; kinds of weight 0 are never drawn.
-
-    The shares hold over the whole run, not in every batch: of 10 draws at weights .35 and .65, 3 or
-    4 are of the first kind (largest remainder). Raises ValueError where no row has a kind of
-    positive weight.
-    """
+    """Indices of `count` rows. Kinds without a row give their share to the others in proportion.
+    The shares hold over the whole run, not in every batch: of 10 draws at weights .35 and .65, 3
+    or 4 are of the first kind (largest remainder)."""
     # another length is another order, not a prefix of the longer one
     rng = np.random.default_rng([seed, count])
     rows = {kind: np.flatnonzero([other == kind for other in kinds]) for kind in sorted(weights)}
@@ -38,23 +31,20 @@ def weighted_order(kinds: Sequence[str], weights: Mapping[str, float], *, count:
 
 
 def repeated_passes(rows: IntArray, count: int, rng: np.random.Generator) -> IntArray:
-    """`count` of the rows: as many shuffled passes over all of them as it takes, the last one
-    cut."""
+    """`count` of the rows: shuffled passes over all of them, the last one cut."""
     passes = [rng.permutation(rows) for _ in range(-(-count // len(rows)))]
     return np.concatenate(passes)[:count] if passes else np.empty(0, dtype=np.int64)
 
 
 def passes_by_length(lengths: Sequence[int], max_steps: int, batch_size: int, *, seed: int) -> IntArray:
-    """Rows of all steps in shuffled passes, shape (max_steps * batch_size,), the longest of a step
-    first."""
+    """Rows of all steps in shuffled passes, (max_steps * batch_size,), a step's longest first."""
     rng = np.random.default_rng(seed)
     order = repeated_passes(np.arange(len(lengths)), max_steps * batch_size, rng)
     return sort_within_batches(order, lengths, batch_size=batch_size)
 
 
 def largest_remainder(weights: Sequence[float], count: int) -> list[int]:
-    """Whole numbers that sum to `count`, in proportion to `weights`: 10 at weights 1, 1, 1 are 4,
-    3, 3."""
+    """Whole numbers that sum to `count`, in proportion to `weights`: 10 at 1, 1, 1 are 4, 3, 3."""
     exact = np.asarray(weights, dtype=np.float64) / np.sum(weights) * count
     whole = np.floor(exact).astype(int)
     # of equal remainders the first kind gets the row
@@ -64,8 +54,7 @@ def largest_remainder(weights: Sequence[float], count: int) -> list[int]:
 
 
 def sort_within_batches(order: IntArray, lengths: Sequence[int], *, batch_size: int) -> IntArray:
-    """The same batches, the rows of each by falling length: cut into parts, a batch then pads
-    little and is still the batch that was drawn."""
+    """The same batches, rows by falling length: cut into parts, a batch then pads little."""
     # longest first: a lack of memory shows at the first part, not the last
     lengths_N = np.asarray(lengths)[order]
     batches = [np.arange(start, min(start + batch_size, len(order))) for start in range(0, len(order), batch_size)]

@@ -1,14 +1,13 @@
-"""Supervised fine-tuning (SFT) on demonstrations: cross-entropy on the agent's tokens, and on
-nothing that it only read.
+"""Supervised fine-tuning (SFT) on demonstrations: cross-entropy on the agent's tokens alone.
 
-TRL's `SFTTrainer` on rows that are token ids already. The mean is over the agent's tokens of the
-whole step, so a long episode weighs more than a short one, token for token. Judged by the loss on
-dev demonstrations, which share no entity with the training rows: a loss on rows held out from the
-training entities would fall while the model learns codes by heart. Left out: packing (rows are
-short), label smoothing, NEFTune.
+TRL's `SFTTrainer` on token ids. The mean is over the agent's tokens of the whole step, so a long
+episode weighs more than a short one. Judged by the loss on dev demonstrations, which share no
+entity with the training rows: on held-out rows of those entities it would fall while the model
+learns codes by heart. Left out: packing (rows are short), label smoothing, NEFTune.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,14 +20,13 @@ from trl import SFTConfig, SFTTrainer
 from posttrain.data.schemas import TrajectoryRow
 from posttrain.models.codec import CALL, NONE, REASONING, ChatCodec, TokenRow
 from posttrain.models.distributed import count, gather, index, parts_of
-from posttrain.models.optimizers import build_optimizer
 from posttrain.models.parts import add_gradients, is_small_on_cpu
-from posttrain.models.sharding import learner_of
 from posttrain.models.token_logprobs import IGNORED, agent_logprobs, labels_of, pad_right
 from posttrain.train.params import TrainSftParams
 from posttrain.train.resumable_trainer import Resumable, TrainingRun, trainer_arguments
 from posttrain.train.sample_order import sort_within_batches, weighted_order
 
+Collator = Callable[[Sequence[Mapping[str, list[int]]]], dict[str, Tensor]]
 CATEGORY_NAMES = {"reasoning": REASONING, "call": CALL}
 
 
@@ -42,8 +40,8 @@ def fine_tune(
     seed: int,
     run: TrainingRun,
 ) -> None:
-    """Train `model` in place on what the agent wrote in the demonstrations, those of each value of
-    the label in `params.label_weights` by its share; `dev` chooses the checkpoint."""
+    """Train `model` in place on what the agent wrote in the demonstrations, those of each value
+    of the label in `params.label_weights` by its share."""
     rows, dev_rows = (codec.encode_rows(row.conversation for row in split) for split in (demonstrations, dev))
     label, shares = next(iter(params.label_weights.items()), ("", {}))
     train_sft(
@@ -71,12 +69,10 @@ def train_sft(
     seed: int,
     run: TrainingRun,
 ) -> None:
-    """Train `model` in place, on rows drawn so that those of each value in `values` have its share;
-    without shares all are drawn alike. At the end it holds the weights of the lowest dev loss.
-    Resumes from `run.checkpoint` where there is one."""
+    """Train `model` in place, on rows of which each value in `values` has its share. At the end
+    it holds the weights of the lowest dev loss. Resumes from `run.checkpoint`."""
     num_parts, rows_per_part = parts_of(params.batch_size, "train_sft.batch_size", run.rows_at_once)
-    learner = learner_of(model, params.optimizer)
-    is_beside = count() == 1 and is_small_on_cpu(learner)
+    is_beside = count() == 1 and is_small_on_cpu(model)
     if not shares:  # all rows alike
         values, shares = [""] * len(rows), {"": 1.0}
     # drawn before the first step: a resumed run finds its place by counting
@@ -104,14 +100,14 @@ def train_sft(
         max_length=None,
     )
     trainer = _Sft(
-        model=learner,
         whole=model,
         args=arguments,
         train_dataset=_dataset(rows).select(order),
         eval_dataset=_dataset(dev_rows),
-        data_collator=_Collator(tokenizer.pad_token_id),
+        data_collator=partial(_collated, pad_id=tokenizer.pad_token_id),
         processing_class=tokenizer,
-        optimizer=build_optimizer(learner, params.optimizer, params.lr),
+        optimizer=params.optimizer,
+        lr=params.lr,
         run=run,
         patience=params.early_stopping_patience,
         rows_beside=rows_per_part if is_beside else 0,
@@ -120,18 +116,15 @@ def train_sft(
 
 
 def has_stopped_improving(losses: Sequence[float], patience: int) -> bool:
-    """True once `patience` evaluations in a row were no better than the best before them: 3.0, 2.0,
-    2.0, 2.1 at a patience of 2."""
+    """True once `patience` evaluations in a row were no better than the best before them: 3.0,
+    2.0, 2.0, 2.1 at 2."""
     return len(losses) - 1 - int(np.argmin(losses)) >= patience if losses else False
 
 
-def mean_losses(model: Any, rows: Dataset, collator: "_Collator", *, batch_size: int) -> dict[str, float]:
-    """Mean loss per agent token over all rows, and over those of each category (NaN where no row
-    has any).
-
-    Processes take batches of `batch_size` in turns. One for which none is left in the last turn
-    takes a row to no effect: they exchange shards.
-    """
+def mean_losses(model: Any, rows: Dataset, collator: Collator, *, batch_size: int) -> dict[str, float]:
+    """Mean loss per agent token over all rows, and over those of each category (NaN without
+    any). Processes take batches in turns; one for which none is left takes a row to no effect,
+    as they exchange shards."""
     sums = _CategorySums()
     lengths = [len(ids) for ids in rows["input_ids"]]
     # rows of one length together: little padding, and a mean does not depend on the order
@@ -150,8 +143,7 @@ def mean_losses(model: Any, rows: Dataset, collator: "_Collator", *, batch_size:
 
 
 class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
-    """SFTTrainer with a loss that picks the agent's tokens before the head, split by what they
-    are."""
+    """SFTTrainer with a loss that picks the agent's tokens before the head, split by category."""
 
     logged: ClassVar = {
         "loss": "loss",
@@ -161,8 +153,8 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
         "eval_loss": "eval_loss",
     }
 
-    def __init__(self, *args: Any, patience: int, rows_beside: int, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, *, patience: int, rows_beside: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self._patience, self._rows_beside = patience, rows_beside
         self._sums = _CategorySums()
 
@@ -227,19 +219,13 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
         super().log(logs, start_time)
 
 
-class _Collator:
-    """Rows of a step's part to tensors (N, T), padded on the right."""
-
-    def __init__(self, pad_id: int) -> None:
-        self._pad_id = pad_id
-
-    def __call__(self, rows: Sequence[Mapping[str, list[int]]]) -> dict[str, Tensor]:
-        values = {"input_ids": self._pad_id, "labels": IGNORED, "category": NONE}
-        return {name: pad_right([row[name] for row in rows], value) for name, value in values.items()}
+def _collated(rows: Sequence[Mapping[str, list[int]]], *, pad_id: int) -> dict[str, Tensor]:
+    """Tensors (N, T) of a part's rows, padded on the right."""
+    values = {"input_ids": pad_id, "labels": IGNORED, "category": NONE}
+    return {name: pad_right([row[name] for row in rows], value) for name, value in values.items()}
 
 
 def _cut(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Rows without the columns behind the last token that the agent wrote."""
     is_agents_T = (batch["labels"] != IGNORED).any(0)
     # attention is causal: what stands behind the last such token changes no loss
     width = int(is_agents_T.nonzero().max()) + 1 if is_agents_T.any() else 2
@@ -261,20 +247,20 @@ def _eval_losses(state: TrainerState) -> list[float]:
 
 
 class _CategorySums:
-    """Sums of log-probabilities and numbers of tokens by category, each of shape (4,)."""
+    """Sums of log-probabilities and numbers of tokens by category, each (4,)."""
 
     def __init__(self) -> None:
         self.sums, self.counts = np.zeros(4), np.zeros(4)
 
     def add(self, logprobs_N_T: Tensor, category_N_T: Tensor) -> None:
-        """Log-probabilities of shape (N, T-1), 0 where a token is not the agent's."""
+        """Log-probabilities (N, T-1), 0 where a token is not the agent's."""
         categories = category_N_T[:, 1:].flatten()
         self.sums += torch.bincount(categories, weights=logprobs_N_T.flatten().double(), minlength=4).numpy()
         # padding and what was only read have the category NONE, which is in no mean
         self.counts += torch.bincount(categories, minlength=4).numpy() * (np.arange(4) != NONE)
 
     def losses(self) -> dict[str, float]:
-        """Mean losses over all processes, of all tokens and by category; NaN without a token."""
+        """Mean losses over all processes, of all tokens and by category."""
         all_sums, all_counts = zip(*gather((self.sums, self.counts)), strict=True)
         sums, counts = np.sum(all_sums, axis=0), np.sum(all_counts, axis=0)
         of_all = float(-sums.sum() / counts.sum()) if counts.sum() else float("nan")

@@ -1,16 +1,13 @@
 """Loads a stage's model for training, whole or with fresh adapters, and saves the trained one.
-
-Every stage folds its adapters in when it is done: the next one finds a plain model whatever the
-adapter was, and with adapters turned off a model in training is the one that it began from, which
-DPO and a KL term take as their reference.
-"""
+Every stage folds its adapters in when it is done: the next finds a plain model, and with
+adapters turned off a model in training is the one it began from, the reference of DPO and of a
+KL term."""
 
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from posttrain.models.bf16_rescale import bf16_rescale, has_bf16_weights
 from posttrain.models.loading import (
     atomic_folder,
     load_codec,
@@ -21,13 +18,12 @@ from posttrain.models.loading import (
 )
 from posttrain.models.lora import add_lora, merge_adapters, round_lora_once
 from posttrain.models.params import LoraAdapter, PretrainedModel, ScratchModel
-from posttrain.models.precision import computing_in, loaded_dtype
+from posttrain.models.precision import bf16_rescale, computing_in, has_bf16_weights, loaded_dtype
 from posttrain.models.sharding import place_for_training, quantization_of
 
 
 def load_trainable(path: Path, params: ScratchModel | PretrainedModel, *, seed: int) -> Any:
-    """The causal LM of a folder, ready for a trainer; `seed` draws the adapters, where `params`
-    asks for them. Raises ConfigurationError where a quantised base would have to be sharded."""
+    """The causal LM of a folder, ready for a trainer; `seed` draws the adapters."""
     return prepared(_load(path, params), params, seed=seed)
 
 
@@ -38,7 +34,6 @@ def prepared(
     seed: int,
     task_type: Literal["CAUSAL_LM", "SEQ_CLS"] = "CAUSAL_LM",
 ) -> Any:
-    """A loaded model, ready for a trainer."""
     model = computing_in(model, params.dtype)
     if params.gradient_checkpointing:
         use_gradient_checkpointing(model)
@@ -55,17 +50,15 @@ def _load(path: Path, params: ScratchModel | PretrainedModel) -> Any:
 
 
 def movable(model: Any, params: ScratchModel | PretrainedModel) -> Any:
-    """Rescale a bfloat16 model whose weights are all trained, so that small updates take effect. On
-    bfloat16's grid a change would be in no product until it has grown to half a step: of ten steps
-    at a rate of 1e-6 a twentieth."""
+    """Rescale a bfloat16 model whose weights are all trained. On bfloat16's grid a change is in
+    no product until it is half a step: of ten steps at a rate of 1e-6 a twentieth."""
     if isinstance(params.adapter, LoraAdapter) or params.dtype == "float32" or not has_bf16_weights(model):
         return model
     return bf16_rescale(model)
 
 
 def save_trained(model: Any, tokenizer: Any, path: Path) -> None:
-    """Write the model's folder, adapters folded in; it appears under its name when it is whole. The
-    model given is used up."""
+    """Write the model's folder atomically, adapters folded in, which uses up the model."""
     with atomic_folder(path) as partial:
         save_model(merge_adapters(model), tokenizer, partial)
         load_codec(partial)  # a folder that the next stage cannot read should fail here

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from posttrain.models import lora
-from posttrain.models.bf16_rescale import bf16_rescale, has_bf16_weights
 from posttrain.models.loading import load_model, save_model
 from posttrain.models.lora import merge_adapters
 from posttrain.models.params import LINEAR_LAYERS, LoraAdapter
+from posttrain.models.precision import bf16_rescale, has_bf16_weights
 from posttrain.rollout.engines import fused_weights
 from posttrain.rollout.engines.fused_weights import fuse
 from posttrain.rollout.engines.slotted_decoder import SlottedDecoder

@@ -114,10 +114,6 @@ def test_scratch_weights_depend_on_the_seed_alone(scratch_tokenizer: PreTrainedT
     assert one.config.max_position_embeddings == 256
 
 
-def test_a_dtype_is_kept(folder: Path) -> None:
-    assert load_model(folder, dtype="bfloat16").dtype == torch.bfloat16
-
-
 def test_pickled_weights_are_refused_even_beside_good_ones(folder: Path) -> None:
     (folder / "pytorch_model.bin").write_bytes(b"")
     for load in (lambda: load_model(folder), lambda: load_pretrained(pretrained(folder))):

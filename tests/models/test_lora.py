@@ -41,10 +41,6 @@ def test_only_adapters_are_trained(qwen_folder: Path, kind: str) -> None:
     assert all(weight.abs().sum() > 0 for name, weight in model.named_parameters() if "lora_B" in name)
 
 
-def test_adapters_begin_as_the_model_itself(qwen_folder: Path) -> None:
-    assert add_lora(load_model(qwen_folder), LORA, seed=1)(IDS).logits.equal(load_model(qwen_folder)(IDS).logits)
-
-
 def test_the_merged_model_says_what_the_adapted_one_said(qwen_folder: Path) -> None:
     model = trained(qwen_folder)
     adapted = model(IDS).logits
@@ -52,11 +48,6 @@ def test_the_merged_model_says_what_the_adapted_one_said(qwen_folder: Path) -> N
     merged = merge_adapters(model)
     assert type(merged).__name__ == "Qwen2ForCausalLM"
     torch.testing.assert_close(merged(IDS).logits, adapted, atol=1e-5, rtol=1e-5)
-
-
-def test_a_model_without_adapters_merges_to_itself(qwen_folder: Path) -> None:
-    model = load_model(qwen_folder)
-    assert merge_adapters(model) is model
 
 
 @pytest.mark.parametrize("wrong", ["query", "lm_head"])

@@ -5,8 +5,7 @@ import torch
 from torch import nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from posttrain.models.muon import Muon, orthogonalised
-from posttrain.models.optimizers import build_optimizer
+from posttrain.models.optimizers import Muon, build_optimizer, orthogonalised
 from tests.tiny import CONFIG
 
 

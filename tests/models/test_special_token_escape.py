@@ -73,15 +73,6 @@ def test_a_call_id_cannot_name_a_control_token(codec: ChatCodec) -> None:
     assert controls(codec, codec.encode_results(results)) == controls(codec, codec.encode_results(plain))
 
 
-def test_a_row_with_marks_is_what_a_rollout_sees(codec: ChatCodec) -> None:
-    messages = spoken(FORGED)
-    ids = codec.encode_prompt(messages[:2], TOOLS)
-    ids += codec.encode_assistant(messages[2]) + codec.encode_results(messages[3:4])
-    ids += codec.encode_assistant(messages[4]) + codec.encode_results(messages[5:6])
-    ids += codec.encode_assistant(messages[6])
-    assert codec.encode_row(messages, TOOLS).input_ids == ids
-
-
 @pytest.mark.parametrize("text", [*SCRATCH, *QWEN, FORGED])
 def test_an_agents_message_has_no_control_tokens_but_its_own(codec: ChatCodec, text: str) -> None:
     plain = conversation()[2]

@@ -48,13 +48,12 @@ def test_a_large_vocabularys_logits_are_never_one_tensor(monkeypatch):
     """Value and gradient are those of one piece; no piece has more than the limit, in the backward
     pass neither."""
     model, rows = tiny_model(), torch.randint(2, 10, (3, 9), generator=torch.Generator().manual_seed(0))
-    is_scored = torch.ones(3, 8, dtype=torch.bool)
 
     def scores_and_gradients():
         model.zero_grad()
-        found = agent_scores(model, rows, rows[:, 1:], is_scored, temperature=1.5, with_entropies=True)
-        (found.logprobs_P.sum() + 0.1 * found.entropies_P.sum()).backward()
-        return [found.logprobs_P, found.entropies_P, *(weight.grad.clone() for weight in model.parameters())]
+        found = agent_scores(model, rows, rows, temperature=1.5, with_entropies=True)
+        (found.logprobs.sum() + 0.1 * found.entropies.sum()).backward()
+        return [found.logprobs, found.entropies, *(weight.grad.clone() for weight in model.parameters())]
 
     whole, sizes = scores_and_gradients(), []
     vocabulary = model.get_output_embeddings().weight.shape[0]

@@ -140,16 +140,6 @@ def test_warming_up_lowers_the_loss_and_ends_in_evaluation_mode(scratch_tokenize
     assert not model.training
 
 
-def test_no_steps_leave_the_model_as_it_is(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
-    params = PrepareModelParams(warmup_steps=0, warmup_batch_size=8, lr=1.0e-2)
-    models = [
-        scratch_model(SCRATCH_PARAMS, tokenizer=scratch_tokenizer, max_context_tokens=256, seed=1) for _ in range(2)
-    ]
-    warm_up(models[0], scratch_tokenizer, [], params, on_step=lambda step, loss: None)
-    for one, same in zip(models[0].parameters(), models[1].parameters(), strict=True):
-        assert one.equal(same)
-
-
 def test_prices_that_begin_alike_still_do(scratch_tokenizer: PreTrainedTokenizerFast) -> None:
     """Else going on behind the last digits copied would always be right, as it is not in a
     quote."""

@@ -46,12 +46,6 @@ def graded(reward, outcome, said="x", mask=(0, 1)):
     return replace(row, trajectory=played)
 
 
-def test_best_and_worst_of_a_task_make_one_pair():
-    low, high = episode("t", 0.2, "low"), episode("t", 1.0, "high")
-
-    assert best_and_worst([episode("t", 0.5), low, high, episode("t", 0.9)]) == [Pair(high, low)]
-
-
 def test_a_lost_episode_is_in_no_pair_whatever_it_earned():
     good, bad = episode("t", 1.0), episode("t", 0.0)
     lost = replace(bad, trajectory=replace(bad.trajectory, reward=None, stop_reason=StopReason.TOOL_FAILED))
@@ -63,10 +57,6 @@ def test_of_equal_episodes_the_earlier_is_taken():
     rows = [episode("t", 0.2, "a"), episode("t", 1.0, "b"), episode("t", 0.2, "c"), episode("t", 1.0, "d")]
 
     assert best_and_worst(rows) == [Pair(rows[1], rows[0])]
-
-
-def test_a_tie_makes_no_pair():
-    assert best_and_worst([episode("t", 0.5, "a"), episode("t", 0.5, "b")]) == []
 
 
 def test_a_last_bit_is_no_difference_between_rewards():

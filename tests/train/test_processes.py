@@ -8,7 +8,7 @@ from launched import episodes, run
 from tiny import tiny_model
 from tiny_runs import run_online
 
-from posttrain.models.distributed import pair_parts, parts_of, share_of
+from posttrain.models.distributed import pair_parts, parts_of, share_rows
 from posttrain.models.sharding import learner_of
 from posttrain.rollout.generator import RolloutBatch, RolloutSchedule
 from posttrain.runtime.exits import ConfigurationError
@@ -32,7 +32,7 @@ def test_no_part_has_more_rows_than_may_go_through_at_once_and_all_have_as_many(
 
 
 def test_a_step_is_shared_out_in_the_order_of_its_rows(second_of_two):
-    assert list(range(8))[share_of(8)] == [4, 5, 6, 7]
+    assert share_rows(range(8)) == range(4, 8)
     assert parts_of(16, "batch_size") == (4, 2)
     assert parts_of(12, "batch_size") == (1, 6)
 

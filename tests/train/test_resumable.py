@@ -54,9 +54,3 @@ def test_a_run_that_was_over_is_not_trained_again(uninterrupted, tmp_path):
 
     assert (died, ended) == (KILLED, 0)
     assert result == expected
-
-
-def test_only_the_newest_checkpoints_and_the_best_are_kept(tmp_path):
-    train("sft", tmp_path, max_steps=20)
-
-    assert len(list(tmp_path.glob("checkpoint-*"))) <= 3

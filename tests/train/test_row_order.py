@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from posttrain.train.sample_order import largest_remainder, repeated_passes, sort_within_batches, weighted_order
+from posttrain.train.sample_order import largest_remainder, sort_within_batches, weighted_order
 
 KINDS = ["common"] * 9 + ["rare"]
 
@@ -36,13 +36,6 @@ def test_what_is_left_over_goes_to_the_largest_remainders():
     # remainders the first takes it.
     assert largest_remainder([0.35, 0.30, 0.20, 0.15], 10) == [4, 3, 2, 1]
     assert largest_remainder([1, 1, 1], 10) == [4, 3, 3]
-
-
-def test_passes_go_on_until_there_are_enough():
-    drawn = repeated_passes(np.arange(4), 10, np.random.default_rng(0))
-
-    assert sorted(drawn[:4]) == sorted(drawn[4:8]) == [0, 1, 2, 3]
-    assert len(drawn) == 10
 
 
 def test_sorting_by_length_leaves_every_batch_with_its_rows():

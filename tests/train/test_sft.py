@@ -2,41 +2,24 @@ import json
 
 import pytest
 import torch
-from tiny import copy_rows, tiny_model, tiny_tokenizer
-from tiny_runs import KIND_WEIGHTS, digest_of, run_sft, sft_params, train
+from tiny import copy_rows
+from tiny_runs import digest_of, run_here, train
 
 from posttrain.models import distributed
 from posttrain.models.codec import TokenRow
-from posttrain.tracking.metrics_log import read_metrics
-from posttrain.train.resumable_trainer import open_run
-from posttrain.train.sft import has_stopped_improving, train_sft
+from posttrain.train.sft import has_stopped_improving
 
 
-def trained(tmp_path, rows, **changes):
-    """The weights after a run on `rows`, and its metrics."""
-    model = tiny_model()
-    with open_run(tmp_path) as run:
-        params = sft_params(**changes)
-        kinds = ["tool_selection"] * len(rows)
-        train_sft(
-            model,
-            tiny_tokenizer(),
-            rows=rows,
-            values=kinds,
-            shares=KIND_WEIGHTS,
-            dev_rows=copy_rows(8, seed=1)[0],
-            params=params,
-            seed=1,
-            run=run,
-        )
-    return model, read_metrics(tmp_path / "metrics.jsonl")
+def trained(folder, rows, **changes):
+    """The model after a run on `rows`, and its metrics."""
+    kinds = ["tool_selection"] * len(rows)
+    return run_here("sft", folder, rows=rows, kinds=kinds, dev_rows=copy_rows(8, seed=1)[0], **changes)
 
 
 def test_training_lowers_the_dev_loss_of_episodes_never_seen(tmp_path):
-    with open_run(tmp_path) as run:
-        run_sft(run, tiny_model(), max_steps=80, eval_every_steps=20)
+    _, lines = run_here("sft", tmp_path, max_steps=80, eval_every_steps=20)
 
-    losses = [line["eval_loss"] for line in read_metrics(tmp_path / "metrics.jsonl") if "eval_loss" in line]
+    losses = [line["eval_loss"] for line in lines if "eval_loss" in line]
     assert len(losses) == 4
     assert losses[-1] < losses[0] - 0.1
 

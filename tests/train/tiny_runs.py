@@ -41,7 +41,7 @@ from posttrain.train import resumable_trainer
 from posttrain.train.advantages.critic import Critic, targets_of
 from posttrain.train.advantages.gae import CriticParams
 from posttrain.train.on_pairs import train_on_pairs
-from posttrain.train.online import checkpoints
+from posttrain.train.online import trainer_state
 from posttrain.train.online.loop import train_online
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.trainer_state import TrainingInputs
@@ -83,16 +83,15 @@ def sft_params(**changes):
     return TrainSftParams.model_validate(values | changes)
 
 
-def run_sft(run: TrainingRun, model, **changes):
-    rows, kinds = copy_rows(50)
-    dev_rows, _ = copy_rows(10, seed=1)
+def run_sft(run: TrainingRun, model, *, rows=None, kinds=None, dev_rows=None, **changes):
+    usual_rows, usual_kinds = copy_rows(50)
     train_sft(
         model,
         tiny_tokenizer(),
-        rows=rows,
-        values=kinds,
+        rows=rows or usual_rows,
+        values=kinds or usual_kinds,
         shares=KIND_WEIGHTS,
-        dev_rows=dev_rows,
+        dev_rows=dev_rows or copy_rows(10, seed=1)[0],
         params=sft_params(**changes),
         seed=1,
         run=run,
@@ -102,20 +101,9 @@ def run_sft(run: TrainingRun, model, **changes):
 def run_sft_on_wrong_dev(run: TrainingRun, model):
     """Dev rows are training rows with the words the wrong way round: what is learnt makes them ever
     less likely. Returns the dev loss at the end."""
-    rows, kinds = copy_rows(50)
-    dev_rows = [wrong_copy(row) for row in rows]
-    params = sft_params(max_steps=200, eval_every_steps=20, early_stopping_patience=2, lr=2e-2)
-    train_sft(
-        model,
-        tiny_tokenizer(),
-        rows=rows,
-        values=kinds,
-        shares=KIND_WEIGHTS,
-        dev_rows=dev_rows,
-        params=params,
-        seed=1,
-        run=run,
-    )
+    dev_rows = [wrong_copy(row) for row in copy_rows(50)[0]]
+    knobs = {"max_steps": 200, "eval_every_steps": 20, "early_stopping_patience": 2, "lr": 2e-2}
+    run_sft(run, model, dev_rows=dev_rows, **knobs)
     model.eval()
     sums = [
         agent_logprobs(model, torch.tensor([row.input_ids]), torch.tensor([labels_of(row.input_ids, row.mask)])).sum()
@@ -306,7 +294,7 @@ def _train(algorithm, folder, death, is_adapted, limits, changes):
             os.kill(os.getpid(), signal.SIGTERM)
 
     if death.in_save is not None:
-        resumable_trainer.seal = checkpoints.seal = _die_in(death.in_save)
+        resumable_trainer.seal = trainer_state.seal = _die_in(death.in_save)
     model = make_model(algorithm, is_adapted=is_adapted)
     before = {name: weights.clone() for name, weights in model.state_dict().items()}
     try:

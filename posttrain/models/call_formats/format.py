@@ -13,16 +13,16 @@ LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class RawCall(NamedTuple):
-    """A call as it was written: `arguments` are JSON, or the text that stands there instead."""
+    """A call: `arguments` are JSON, or the text that stands there instead."""
 
     name: str
     arguments: str
 
 
 class ToolCallFormat(Protocol):
-    """The way in which a family of models writes calls. `name` is that of vLLM's
-    `--tool-call-parser`; `markers` are texts around calls, special tokens in some vocabularies;
-    `calls` finds calls, and what may stand around them, in an agent's text."""
+    """A model family's way to write calls. `name` is that of vLLM's `--tool-call-parser`;
+    `markers` stand around calls, special tokens in some vocabularies; `calls` finds calls and
+    what may stand around them."""
 
     name: str
     markers: tuple[str, ...]
@@ -30,19 +30,17 @@ class ToolCallFormat(Protocol):
     writes_objects: bool  # whether the chat template takes arguments as an object and writes the JSON itself
 
     def read(self, text: str, tools: Schemas, /) -> tuple[str, list[RawCall]]:
-        """Content and calls of a message without its reasoning; `tools` were offered. Never
-        raises."""
+        """Content and calls of a message without its reasoning. Never raises."""
 
     def placeholder(self, key: str, rendered: str) -> str | None:
-        """The arguments {key: key} as they stand in `rendered`, a template's output; None where
-        they stand in another format."""
+        """Arguments {key: key} as they stand in a template's output; None in another format."""
 
     def arguments(self, text: str, like: str, /) -> str:
-        """The arguments `text` as they are to replace `like`, a placeholder."""
+        """`text` as it is to replace `like`, a placeholder."""
 
 
 def is_nested_deep(text: str) -> bool:
-    """True if more than MAX_NESTING brackets are open at one place, those in texts included."""
+    """True if more than MAX_NESTING brackets are open at one place, quoted ones included."""
     depth = 0
     for bracket in _BRACKET.finditer(text) if text.count("[") + text.count("{") > MAX_NESTING else ():
         depth += 1 if bracket[0] in "[{" else -1
@@ -57,7 +55,6 @@ def join_content(pieces: Sequence[str]) -> str:
 
 
 def loads_or_none(text: str) -> Any:
-    """The JSON value; None where the text is none, which equals no arguments but `null`."""
     try:
         return json.loads(text)
     except ValueError:
@@ -65,11 +62,11 @@ def loads_or_none(text: str) -> Any:
 
 
 def dump_arguments(arguments: Any) -> str:
-    """Compact JSON text that UTF-8 can hold."""
+    """Compact JSON that UTF-8 can hold."""
     text = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return replace_lone_surrogates(text)
 
 
 def replace_lone_surrogates(text: str) -> str:
-    """The text with � for half characters: valid in JSON's escapes, but UTF-8 has none."""
+    """� for half characters: valid in JSON's escapes, but UTF-8 has none."""
     return LONE_SURROGATES.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -21,7 +21,7 @@ _DECODER = json.JSONDecoder()
 
 
 class _CallReader:
-    """Parses `{"name": …, KEY: {…}}`. The name as far as it can be read; the arguments exactly as
+    """Parses `{"name": …, KEY: {…}}`: the name as far as it can be read, arguments exactly as
     written where they can be told apart, else the whole text."""
 
     def __init__(self, key: str) -> None:
@@ -50,9 +50,8 @@ class _CallReader:
         return _has_name(content) and content.get(self._key) in (None, "") and set(content) <= keys
 
     def _as_written(self, text: str) -> tuple[str, str]:
-        """Name and arguments cut out without parsing: the text behind the key without the object's
-        closing brace, or the whole text where nothing is left, which is no call without
-        arguments."""
+        """Name and arguments cut out without parsing: the text behind the key less the object's
+        closing brace, or the whole text."""
         if head := self._head.match(text):
             return head[1], text[head.end() :].strip().removesuffix("}").rstrip() or text.strip()
         name = self._name.search(text)
@@ -98,11 +97,7 @@ class Hermes(_JsonFormat):
 class Llama3Json(_JsonFormat):
     """`{"name": …, "parameters": {…}}` and nothing else in the message (Llama 3.1 and 3.2), some
     with `<|python_tag|>` before; several with `;` between, though Llama's templates write one.
-
-    Text that begins with a brace and names something is a call, read as far as it can be; any other
-    text is content. Llama's templates leave content out beside a call, so a message has one of
-    both.
-    """
+    Text that begins with a brace and names something is a call; any other is content."""
 
     name = "llama3_json"
     markers: tuple[str, ...] = ("<|python_tag|>",)
@@ -118,8 +113,8 @@ class Llama3Json(_JsonFormat):
 
 
 class Mistral(_JsonFormat):
-    """`[TOOL_CALLS]` and a list of `{"name": …, "arguments": {…}, "id": …}` (Mistral up to its
-    third tokenizer), or once for each call `[TOOL_CALLS]name[ARGS]{…}` (since)."""
+    """`[TOOL_CALLS]` and a list of `{"name": …, "arguments": {…}, "id": …}`, or once for each
+    call `[TOOL_CALLS]name[ARGS]{…}` (since its fourth tokenizer)."""
 
     name = "mistral"
     markers: tuple[str, ...] = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")
@@ -144,8 +139,8 @@ class Mistral(_JsonFormat):
 
 
 def _leading_values(text: str, behind: re.Pattern[str]) -> tuple[list[str], str]:
-    """The JSON values at the beginning of a text, each followed by a match of `behind`, and the
-    rest, which is empty where all was read."""
+    """JSON values at the beginning of a text, each followed by a match of `behind`, and the
+    rest."""
     found: list[str] = []
     start = 0
     while start < len(text):  # by position: a copy of the rest for each value is quadratic in thousands of calls

@@ -1,9 +1,6 @@
 """Pythonic calls, `[f(a='b'), g(n=1)]`, between `<|tool_call_start|>` and `<|tool_call_end|>`
-(LFM2) or bare (Llama 4, ToolACE).
-
-Templates of this format put quotes around a text without escaping it, so a text with a quote or a
-line break could not be parsed back. Such a text is escaped here; others are written as they do.
-"""
+(LFM2) or bare (Llama 4, ToolACE). Templates quote a text without escaping it; one that could not
+be parsed back is escaped here."""
 
 import ast
 import re
@@ -46,8 +43,7 @@ class Pythonic:
         return next((found for quote in "'\"" if f"({(found := f'{key}={quote}{key}{quote}')})" in rendered), None)
 
     def arguments(self, text: str, like: str, /) -> str:
-        """`a='b', n=1` for the object `text`, with the quotes of `like`; any other text as it
-        is."""
+        """`a='b', n=1` for the object `text`, quoted as `like`; other text as it is."""
         content = None if is_nested_deep(text) else loads_or_none(text)
         if not isinstance(content, dict) or not all(key.isidentifier() for key in content):
             return text
@@ -66,8 +62,7 @@ def _literal(value: Any, quote: str) -> str:
 
 
 def _read(text: str) -> list[RawCall]:
-    """The calls in a list; text that is no Python is one call, its name as far as it can be
-    read."""
+    """Calls in a list; text that is no Python is one call, its name as far as it can be read."""
     try:
         if is_nested_deep(text):
             raise ValueError("too deep")

@@ -29,10 +29,9 @@ _REASONING, _THINKING = "reasoning_content", "thinking"
 
 
 class ResponseTemplateFormat:
-    """A `ToolCallFormat`. `content` is a response template, `rendered` a call with the arguments
-    {key: key} as the chat template writes it, `added_tokens` the added tokens of the vocabulary.
-    Raises ConfigurationError where the response template describes no calls, and ValueError where
-    it parses this one otherwise."""
+    """A `ToolCallFormat` of a response template. `rendered`: a call with the arguments {key:
+    key} as the chat template writes it. Raises ConfigurationError where the response template
+    describes no calls, ValueError where it parses this one otherwise."""
 
     name = "hf"
     writes_objects = True
@@ -65,13 +64,12 @@ class ResponseTemplateFormat:
         return join_content(around), [call for one in found for call in self._read(one, tools)]
 
     def served_content(self) -> dict[str, Any]:
-        """The response template as vLLM takes it, which has one name for reasoning."""
+        """The response template with the one name that vLLM has for reasoning."""
         fields = {_THINKING if name == _REASONING else name: one for name, one in self.content["fields"].items()}
         return {**self.content, "fields": fields}
 
     @property
     def has_reasoning(self) -> bool:
-        """True if the response template describes reasoning."""
         return _THINKING in self.served_content()["fields"]
 
     def placeholder(self, key: str, rendered: str) -> str | None:
@@ -80,14 +78,13 @@ class ResponseTemplateFormat:
         return None if call is None else str(call["body"])
 
     def arguments(self, text: str, like: str, /) -> str:
-        """`text` with the white space around it that `like` has."""
         return like.replace(like.strip(), text)
 
     def _call_with(self, key: str, rendered: str) -> Any:
         return next((call for call in self.calls.finditer(rendered) if key in call["body"]), None)
 
     def _read(self, call: Any, tools: Schemas) -> list[RawCall]:
-        """The calls of one match; its text under its name where they cannot be parsed."""
+        """Calls of one match; its text under its name where they cannot be parsed."""
         body = call["body"]
         try:
             if is_nested_deep(body) or (self._tag and self._without_values(body) != self._bare):
@@ -103,7 +100,7 @@ class ResponseTemplateFormat:
 
 
 def response_template_of(tokenizer: Any) -> Mapping[str, Any] | None:
-    """The tokenizer's own, or the one that TRL has for its chat template."""
+    """The tokenizer's own, or TRL's for its chat template."""
     if own := getattr(tokenizer, "response_template", None):
         return own  # type: ignore[no-any-return]
     from trl.chat_template_utils import add_response_schema

@@ -8,7 +8,7 @@ not depend on the order of a head's dimensions). They are copies, read again aft
 step.
 
 With adapters, and rounded to bfloat16, matrices that no norm is folded into are taken off its grid
-before (`models/bf16_rescale.py`): those that read values and the MLP's inner channels.
+before (`models/precision.py`): those that read values and the MLP's inner channels.
 """
 
 from collections.abc import Callable
@@ -19,9 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from posttrain.models.adapters import behind_adapters, dense, is_adapted_layer
-from posttrain.models.bf16_rescale import channel_scales, reader_scales
 from posttrain.models.params import LIKE_QWEN3
-from posttrain.models.precision import compute_dtype
+from posttrain.models.precision import channel_scales, compute_dtype, reader_scales
 from posttrain.runtime.exits import ConfigurationError
 
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # those whose frequencies do not depend on the length of the text

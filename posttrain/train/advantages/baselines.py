@@ -1,14 +1,12 @@
 """Baselines, with which an episode's reward is compared, and scales, by which the difference is
-divided. Each class is the knobs and the maths of one.
+divided. Each class is the knobs and the maths of one; a new one is a class here, its name in
+`BaselineParams`, and a test that enumerates its gradient (`tests/train/online/bandit.py`).
 
-"Gradient" in a docstring is the expected gradient of the policy where nothing is divided by, J
-being the expected reward. A baseline that does not depend on the episode's own actions changes
-nothing (Williams 1992); the share of its own reward in it shortens the gradient by that share.
-A new baseline is a class here, its name in `BaselineParams`, and a test that enumerates its
-gradient (`tests/train/online/bandit.py`).
-
-Over a deviation the gradient is that of another objective: groups that hardly differ count as much
-as those that differ by all there is (arXiv 2503.20783, section 3.1).
+"Gradient" in a docstring is the expected gradient of the policy, unscaled, J being the expected
+reward. A baseline that does not depend on the episode's own actions changes nothing (Williams
+1992); the share of its own reward in it shortens the gradient by that share. Over a deviation it is
+that of another objective: groups that hardly differ count as much as others (arXiv 2503.20783,
+section 3.1).
 """
 
 from typing import Annotated, ClassVar, Literal, NamedTuple
@@ -21,16 +19,15 @@ from posttrain.train.advantages.groups import FloatArray
 
 
 class StepRewards(NamedTuple):
-    """`batch`: the rewards of all of the step's episodes. `task_mean`: the task's running mean
-    before the step, None where it is new."""
+    """`batch`: rewards of the step's episodes. `task_mean`: the task's mean before the step."""
 
     batch: FloatArray
     task_mean: float | None = None
 
 
 class Expected(NamedTuple):
-    """`expected_G`: the baseline of each member. `compared`: the rewards whose standard deviation
-    `group_std` divides by."""
+    """`expected_G`: each member's baseline. `compared`: the rewards whose deviation `group_std`
+    divides by."""
 
     expected_G: FloatArray
     compared: FloatArray
@@ -83,9 +80,9 @@ class VirtualBest(_Baseline):
     best: float
 
     def of_group(self, rewards_G: FloatArray, _step: StepRewards) -> Expected:
-        """Gradient: G/(G + 1) of J's (arXiv 2509.18851, eq. 6); what the constant adds has
-        expectation zero, and is noise and entropy. Eight rewards of 0 and a best of 1: 1/9 for
-        each, among nine. Raises ValueError for a reward above it, which would be pushed down."""
+        """Gradient: G/(G + 1) of J's (arXiv 2509.18851, eq. 6); the constant adds noise and
+        entropy of expectation zero. Eight rewards of 0 and a best of 1: 1/9 for each, among
+        nine. Raises ValueError for a reward above it, which would be pushed down."""
         if (most := rewards_G.max(initial=-np.inf)) > self.best:
             raise ValueError(
                 f"a reward is {most:g}, more than the virtual best of {self.best:g}: raise credit's `best`"

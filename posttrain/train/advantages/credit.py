@@ -27,9 +27,9 @@ from posttrain.train.advantages.groups import (
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """Inputs of a method besides the groups. `history`: what tasks earned in earlier steps.
-    `score_weights`: of the terms of the reward. `entropies`: in nats per token, None where no
-    method asks. `seed`, `step`: for random draws."""
+    """Inputs of a method besides the groups. `history`: of tasks in earlier steps.
+    `score_weights`: of the reward's terms. `entropies`: nats per token, None where no method
+    asks."""
 
     history: TaskHistory
     score_weights: Mapping[str, float] = field(default_factory=dict)

@@ -1,10 +1,9 @@
 """Critic: predicts what an episode will earn before each of the agent's tokens, by a linear head on
 the last hidden layer that begins at zero.
 
-`apart`: on a copy of the policy as it is when training begins, of which as much is trained as of
-the policy: all of it, or with adapters the copy's own adapters. `shared`: on the policy itself,
-which the critic does not move; the head alone is trained. Every process has the whole critic, also
-where the policy is sharded, and the sum of all their gradients keeps them one.
+`apart`: on a copy of the first policy, trained as the policy is, whole or by the copy's own
+adapters. `shared`: on the policy itself, which the critic does not move. Every process has the
+whole critic, also where the policy is sharded; the sum of all their gradients keeps them one.
 """
 
 import copy
@@ -30,8 +29,7 @@ WEIGHTS, OPTIMIZER = "critic.safetensors", "critic.pt"
 
 
 class Critic:
-    """To be made before accelerate prepares the policy, so that a copy of it is whole. `policy`:
-    what accelerate will be given, under FSDP the twin that it shards."""
+    """To be made before accelerate prepares the policy, so that a copy of it is whole."""
 
     def __init__(self, policy: Any, params: CriticParams, *, device: torch.device) -> None:
         self._policy, self._params, self._device = policy, params, device
@@ -48,8 +46,8 @@ class Critic:
         self._trained = [weight for group in self._optimizer.param_groups for weight in group["params"]]
 
     def values(self, micro_batches: Sequence[Batch]) -> list[Tensor]:
-        """Expected reward before each of the agent's tokens, shape (N, T-1) for each micro-batch, 0
-        where a token is not the agent's. All processes must call it, with as many micro-batches."""
+        """Expected reward before each of the agent's tokens, (N, T-1) per micro-batch, 0
+        elsewhere. All processes must call it, with as many micro-batches."""
         found = []
         with torch.no_grad():
             for one in micro_batches:
@@ -59,10 +57,9 @@ class Critic:
         return found
 
     def learn(self, micro_batches: Sequence[Batch], returns: Sequence[Tensor]) -> float:
-        """Make `updates_per_step` steps of AdamW on the mean squared error over the returns of all
-        processes, and return the error as it was before them. `returns` (N, T-1) of each
-        micro-batch are NaN where there is none; without any nothing is learnt, and the error is 0.
-        All processes must call it, with as many micro-batches."""
+        """Make `updates_per_step` steps of AdamW on the mean squared error over the returns of
+        all processes; returns the error before them. `returns` (N, T-1) are NaN where there is
+        none. All processes must call it, with as many micro-batches."""
         batches = [one.to(self._device) for one in micro_batches]
         wanted = [returns_N_T.to(self._device) for returns_N_T in returns]
         is_wanted = [~returns_N_T.isnan() for returns_N_T in wanted]
@@ -86,17 +83,15 @@ class Critic:
         return errors[0] if errors else 0.0
 
     def save(self, folder: Path) -> None:
-        """Write its files of a checkpoint; by the first process, before the folder is sealed."""
         save_model(self._learnt, str(folder / WEIGHTS))
         torch.save(sharding.whole_optimizer_state(self._optimizer), folder / OPTIMIZER)
 
     def load(self, folder: Path) -> None:
-        """Load what `save` wrote, in every process."""
         load_model(self._learnt, str(folder / WEIGHTS))
         self._optimizer.load_state_dict(torch.load(folder / OPTIMIZER, weights_only=True))
 
     def _hidden(self, batch: Batch) -> Tensor:
-        """The last layer's state before each token, shape (N, T-1, width)."""
+        """The last layer's state before each token, (N, T-1, width)."""
         if self._params.trunk == "shared":
             return _last_hidden(self._policy, batch.input_ids_N_T)[:, :-1]
         hidden: Tensor = self._learnt["trunk"](input_ids=batch.input_ids_N_T, use_cache=False).last_hidden_state
@@ -118,18 +113,16 @@ class Critic:
 
 
 def targets_of(returns: Sequence[FloatArray], batch: Batch) -> Tensor:
-    """The returns of a batch's rows, one number for each of the agent's tokens, as `learn` takes
-    them: shape (N, T-1), NaN where a token is not the agent's."""
+    """Returns of a batch's rows, one per agent token, as (N, T-1), NaN elsewhere."""
     is_scored_N_T = batch.is_scored_N_T
     numbers = torch.from_numpy(np.concatenate([*returns, np.zeros(0)])).float()
     return torch.full(is_scored_N_T.shape, torch.nan).masked_scatter(is_scored_N_T, numbers)
 
 
 def explained_variance(returns: FloatArray, values: FloatArray) -> float:
-    """1 - Var(returns - values) / Var(returns), of the places with a return: 1 where the values
-    are the returns but for a constant, 0 where they say nothing, below 0 where they mislead. 0
-    where the returns do not vary, or there are none. Returns 0, 1 and NaN, values 0, 1/2 and 9: 1 -
-    (1/16)/(1/4) = 3/4."""
+    """1 - Var(returns - values) / Var(returns): 1 where values are the returns but for a
+    constant, below 0 where they mislead, 0 where returns do not vary. Returns 0, 1 and NaN,
+    values 0, 1/2 and 9: 1 - (1/16)/(1/4) = 3/4."""
     is_wanted = ~np.isnan(returns)
     wanted = returns[is_wanted]
     if not len(wanted) or are_equal(wanted):
@@ -139,8 +132,8 @@ def explained_variance(returns: FloatArray, values: FloatArray) -> float:
 
 @torch.no_grad()
 def _last_hidden(policy: Any, input_ids_N_T: Tensor) -> Tensor:
-    """Output of the last layer, caught by a hook on the way through the whole model's `forward`,
-    where FSDP gathers the shards."""
+    """The last layer's output, caught by a hook on the whole model's `forward`, where FSDP
+    gathers the shards."""
     outputs: list[Tensor] = []
     hook = behind_adapters(policy).base_model.register_forward_hook(
         lambda _, __, output: outputs.append(output.last_hidden_state)

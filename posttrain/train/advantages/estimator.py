@@ -17,9 +17,9 @@ from posttrain.train.online.updates import Sample, by_place, own_micro_batches, 
 
 
 class AdvantageEstimator:
-    """`learner`: the policy in training, not yet sharded. `score_weights`: of the terms of the
-    reward. `metrics`, of the last step: `explained_variance` of the returns by the critic before it
-    learnt from them, and `value_loss`, its mean squared error; both 0 without a critic."""
+    """`learner`: the policy, not yet sharded. `metrics` of the last step, 0 without a critic:
+    `explained_variance` of the returns before it learnt from them, and `value_loss`, its mean
+    squared error."""
 
     def __init__(
         self,
@@ -41,8 +41,7 @@ class AdvantageEstimator:
     def samples(
         self, learner: Any, groups: Sequence[EpisodeGroup], history: TaskHistory, *, step: int
     ) -> list[list[Sample]]:
-        """For each group its members, in their order, with an advantage for each token. A critic
-        learns from them."""
+        """Each group's members with an advantage per token. A critic learns from them."""
         credit, members = self._params.credit, [one.group for one in groups]
         if isinstance(credit, GaeCredit):
             found = self._by_critic(groups, credit)
@@ -54,17 +53,15 @@ class AdvantageEstimator:
         return [_samples(group, of_group) for group, of_group in zip(groups, found, strict=True)]
 
     def is_warming(self, step: int) -> bool:
-        """True while the policy waits for its critic to learn."""
+        """True while the policy waits for its critic."""
         credit = self._params.credit
         return isinstance(credit, GaeCredit) and step < credit.critic.warmup_steps
 
     def save(self, folder: Path) -> None:
-        """Write the critic's files of a checkpoint."""
         if self._critic is not None:
             self._critic.save(folder)
 
     def load(self, folder: Path) -> None:
-        """Load what `save` wrote."""
         if self._critic is not None:
             self._critic.load(folder)
 

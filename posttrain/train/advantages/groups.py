@@ -1,5 +1,4 @@
-"""The episodes of one task in a step, with what each earned and the turns that it took; and what
-each task earned in earlier steps."""
+"""A task's episodes in a step, what each earned, its turns; and what tasks earned earlier."""
 
 import hashlib
 import itertools
@@ -21,8 +20,8 @@ TokenAdvantages = list[list[FloatArray]]  # the same for each of the agent's tok
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One message of the agent. `state`: a digest of what it had read before. `score`: how good the
-    turn was by itself, 0 to 1; None where nobody can say, as for a message without a call."""
+    """One message of the agent. `state`: a digest of what it had read before. `score`: how good
+    the turn was by itself, 0 to 1; None where nobody can say."""
 
     num_tokens: int
     state: str
@@ -31,8 +30,8 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The G episodes of one task that were not lost, replayed ones last. `scores_G`: the terms of
-    the reward by name. `is_replayed_G`: not played in this step; all false where empty."""
+    """The G episodes of a task that were not lost, replayed ones last. `scores_G`: the reward's
+    terms."""
 
     task_id: str
     rewards_G: FloatArray
@@ -44,9 +43,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeGroup:
-    """The episodes of one task: `episodes`, played in this step, lost ones among them, and
-    `replayed` ones; `is_expert`: an expert wrote the latter. `has_spread`: the rewards of those
-    played differ by more than rounding."""
+    """A task's `episodes` of this step, lost ones among them, and `replayed` ones; `is_expert`:
+    an expert wrote the latter. `has_spread`: rewards of those played differ by more than
+    rounding."""
 
     task: Task
     episodes: Sequence[ScoredEpisode]
@@ -63,14 +62,13 @@ class EpisodeGroup:
 
     @property
     def members(self) -> list[ScoredEpisode]:
-        """All but the lost ones, in the order of `group`."""
         return [*(one for one in self.episodes if not one.is_aborted), *self.replayed]
 
 
 @dataclass(slots=True)
 class TaskHistory:
-    """Running mean of what each task earned. `decay`: how much of an episode's weight is left after
-    another step of its task. `sums`: by task, of its weighted rewards and of the weights."""
+    """Running mean of what each task earned. `decay`: share of an episode's weight left after
+    another step of its task. `sums`: of weighted rewards and of weights."""
 
     decay: float
     sums: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -81,12 +79,11 @@ class TaskHistory:
         return total / weight if weight else None
 
     def count(self, task_id: str) -> float:
-        """Number of episodes that the mean counts as."""
         return self.sums.get(task_id, (0.0, 0.0))[1]
 
     def add(self, task_id: str, rewards_G: FloatArray) -> None:
-        """Add a group. At a decay of 1/2, rewards 1, 1 and then 0, 0 have a mean of (1/2 + 1/2) /
-        (2/2 + 2) = 1/3."""
+        """At a decay of 1/2, rewards 1, 1 and then 0, 0 have a mean of (1/2 + 1/2) / (2/2 + 2) =
+        1/3."""
         total, weight = self.sums.get(task_id, (0.0, 0.0))
         self.sums[task_id] = (
             # fsum rounds once: the mean must not depend on the order of the members
@@ -95,7 +92,6 @@ class TaskHistory:
         )
 
     def state(self) -> Mapping[str, object]:
-        """For a checkpoint, in JSON's types."""
         return {"sums": {task: list(sums) for task, sums in self.sums.items()}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -103,7 +99,7 @@ class TaskHistory:
 
 
 def turns_of(trajectory: Trajectory) -> list[Turn]:
-    """The agent's messages, found as the runs of its tokens in the mask."""
+    """The agent's messages: runs of its tokens in the mask."""
     turns: list[Turn] = []
     # A state is what was read, not what the agent wrote itself: two wordings of one call lead to
     # the same state.
@@ -126,8 +122,7 @@ def over_tokens(by_turn: FloatArray, turns: Sequence[Turn]) -> FloatArray:
 
 
 def _turn_scores(trajectory: Trajectory) -> Sequence[float | None]:
-    """The world's own, where it gives one for each turn; else the share of a turn's calls that
-    worked."""
+    """The world's own, else the share of a turn's calls that worked."""
     if trajectory.outcome is not None and trajectory.outcome.turn_scores:
         return trajectory.outcome.turn_scores
     written = [turn for turn in trajectory.turns if turn.num_written]

@@ -59,18 +59,16 @@ class StatesCredit(Compared):
 
     def turn_advantages(self, groups: Sequence[Group], context: StepContext) -> TurnAdvantages:
         """A_episode + weight * A_state (eq. 8). A_state compares a turn's return, gamma^(K-1-k)
-        times the reward, with those of the turns of any member of the group that have its `state`
-        (eq. 7), by `state_baseline` and over `scale`. A state that nobody else saw has nothing to
-        be compared with, and 0; under a virtual best it is compared with that. Over `group_std` a
-        virtual best makes equal returns of n turns -1/sqrt(n + 1), whatever they are: -0.707 of a
-        state that was seen once.
+        times the reward, with those of the group's turns that have its `state` (eq. 7), by
+        `state_baseline` and over `scale`. A state that nobody else saw has 0; under a virtual best
+        it is compared with that. Over `group_std` a virtual best makes equal returns of n turns
+        -1/sqrt(n + 1), whatever they are: -0.707 of a state that was seen once.
 
         Expected gradient: unscaled, the share of J's that the baseline's docstring says, and
         `weight` times for each turn that of its return times a share of its own, where no episode
-        has one state twice. With n others at that point the share is n/(n + 1) under the mean, 1
-        under the mean of the others (0 for n = 0), (n + 1)/(n + 2) under a virtual best: points
-        that all pass count for more than those that few reach, and short ways for more than long
-        ones.
+        has one state twice. With n others at that point it is n/(n + 1) under the mean, 1 under the
+        mean of the others (0 for n = 0), (n + 1)/(n + 2) under a virtual best: points that all pass
+        count for more, and short ways for more than long ones.
 
         Rewards 1, 0, 0 after two turns each, from states a, b and a, b and a, c, gamma 1/2,
         unscaled, by means: A_state 1/2 - 1/6, -1/6, -1/6 of the first turns, 1/2, -1/2, 0 of the
@@ -85,7 +83,6 @@ class StatesCredit(Compared):
         ]
 
     def _of_states(self, group: Group) -> list[FloatArray]:
-        """For each member, a number for each of its turns."""
         if len(group.rewards_G) < 2 or self.is_dropped(group):
             return [np.zeros(len(turns)) for turns in group.turns_G]
         num_turns_G = [len(turns) for turns in group.turns_G]

@@ -35,19 +35,17 @@ class TurnScoresCredit(Compared):
 
     def _first(self, groups: Sequence[Group], outcomes: Sequence[FloatArray], history: TaskHistory) -> TurnAdvantages:
         """A_outcome + weight * A_turn for the turns up to and with the first that has a score,
-        which is the one whose call brings the first result; A_outcome for those after it. A_outcome
-        compares rewards, A_turn that first score, in the same way; a score's virtual best is 1.
+        whose call brings the first result; A_outcome for those after it. A_outcome compares
+        rewards, A_turn that first score, in the same way; a score's virtual best is 1.
 
-        An episode in which nothing has a score called nothing. As released (`_assign_advantages`),
-        all of its turns get what a combined reward gives, which is compared by itself; ours is
-        reward + weight * score with a score of 0, released was the sum without the weight. It
-        counts as 0 in A_turn too.
+        An episode without a score called nothing. As released (`_assign_advantages`), its turns get
+        what a combined reward gives, compared by itself; ours is reward + weight * score with a
+        score of 0 (released without the weight). It counts as 0 in A_turn too.
 
-        Expected gradient: unscaled, the share that the baseline's docstring says, of another
-        objective: J + weight * E[score]. There is no bias from the policy's choice of when to stop:
-        whether the first call is still to come was settled before the turn. Compared only with
-        those that called, it would have one, -weight * E[score | called] times the gradient of
-        P(called) (verl #7244).
+        Expected gradient: unscaled, the share that the baseline's docstring says, of J + weight *
+        E[score]. There is no bias from the choice of when to stop: whether the first call is still
+        to come was settled before the turn. Compared only with those that called, it would have
+        one, -weight * E[score | called] times the gradient of P(called) (verl #7244).
 
         Rewards 1, 0, first scores 1/2 and none, unscaled, weight 1: 1/2 + 1/4 up to the call and
         1/2 after it, -1/2 - 1/4 for all of the other.
@@ -69,13 +67,12 @@ class TurnScoresCredit(Compared):
         ]
 
     def _every(self, groups: Sequence[Group], outcomes: Sequence[FloatArray], history: TaskHistory) -> TurnAdvantages:
-        """A_outcome for each turn, and weight * A_turn for one that has a score, which is compared
-        with all the scores of the group's turns.
+        """A_outcome for each turn, and weight * A_turn for one that has a score, compared with all
+        scores of the group's turns.
 
         Expected gradient: besides the outcome's, the sum over turns of weight * E[(score - mean)
         times that of log p(turn)]: of no objective. A turn is judged by itself, not by what it
-        leads to; one whose score is below the mean is pushed down though it was needed, and calling
-        nothing is judged by the outcome alone.
+        leads to: below the mean it is pushed down though it was needed.
 
         Rewards 1, 0, scores 1 and 1/4 of the first's two turns and 1/4 of the other's, unscaled,
         weight 1: 1/2 + 1/2 and 1/2 - 1/4, and -1/2 - 1/4.
@@ -108,8 +105,8 @@ class TurnScoresCredit(Compared):
         of_reward: float,
         of_score: float,
     ) -> list[FloatArray]:
-        """`changed` have `of_reward` times the reward plus `of_score` times a score for a reward.
-        Zeros for a group that is dropped by what it earned."""
+        """`changed` have `of_reward` times the reward plus `of_score` times a score for a
+        reward. Zeros for a group that is dropped by what it earned."""
         baseline = self.baseline
         if isinstance(baseline, VirtualBest):
             # the most that can be earned, in the same combination as the rewards
@@ -122,12 +119,12 @@ class TurnScoresCredit(Compared):
 
 
 def first_call(turns: Sequence[Turn]) -> int | None:
-    """The place of the first turn with a score; None where there is none."""
+    """Place of the first turn with a score."""
     return next((place for place, turn in enumerate(turns) if turn.score is not None), None)
 
 
 def _of_member(turns: Sequence[Turn], outcome: float, first: float, together: float) -> FloatArray:
-    """A number for each turn: `together` where nothing was called."""
+    """`together` where nothing was called."""
     called = first_call(turns)
     if called is None:
         return np.full(len(turns), together)

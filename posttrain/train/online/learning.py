@@ -1,5 +1,5 @@
-"""Online training in a world: episodes of the policy in training, scored by rules and, where it has
-a weight, by the reward model; the expert's traces; and the call of the training loop."""
+"""Online training in a world: episodes of the policy, scored by rules and, where it has a
+weight, by the reward model; the expert's traces; and the call of the training loop."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -41,9 +41,9 @@ def learn_online(
     reward_model: Any = None,
     on_step: OnStep = lambda *_: None,
 ) -> None:
-    """Train `model` in place on its own episodes of `tasks`. The loss on some of `demonstrations`
-    tells what is forgotten; without any, the world's expert plays dev tasks for it. The reward
-    model's score counts by `params.reward_model_weight`."""
+    """Train `model` in place on its own episodes of `tasks`. The loss on some of
+    `demonstrations` tells what is forgotten; without any, the world's expert plays dev tasks for
+    it."""
     played_by_expert: dict[str, Any] = {"limits": world.limits, "seed": seed, "reasoning_frac": reasoning_frac}
     traces = (
         ExpertTraces(
@@ -130,7 +130,7 @@ class PolicyEpisodes:
         return episodes
 
     def expert(self, task: Task, count: int) -> list[ScoredEpisode]:
-        """`count` of the expert's traces, scored as episodes are. Only where there are traces."""
+        """`count` of the expert's traces, scored as episodes are."""
         assert self._traces is not None
         return self._scored(self._traces.traces(task, count))
 
@@ -145,7 +145,7 @@ class PolicyEpisodes:
 
 
 def _as_learnt(played: ScoredEpisode) -> Trajectory:
-    """With the reward that was learnt from: the rules' and what the reward model added."""
+    """With the reward that was learnt from: the rules' and the reward model's."""
     # what is recorded is what was learnt from
     if not played.bonus:
         return played.trajectory

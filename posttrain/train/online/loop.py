@@ -1,9 +1,8 @@
 """Online training loop: rollouts, advantages, updates, metrics, checkpoint.
 
 One function from top to bottom, on accelerate. Each process plays its share of a step and trains on
-it; all of them get all episodes, so that advantages and metrics are those of one process. A step in
-which nothing has an advantage makes no optimizer step: the weights stay as they are, bit by bit,
-and so does an optimizer's momentum.
+it; all get all episodes, so that advantages and metrics are those of one process. A step without an
+advantage makes no optimizer step: weights and momentum stay as they are, bit by bit.
 """
 
 import math
@@ -27,9 +26,9 @@ from posttrain.rollout.episode_sampler import Stream, episode_seeds
 from posttrain.rollout.generator import RolloutBatch, RolloutSchedule
 from posttrain.train.advantages.estimator import AdvantageEstimator
 from posttrain.train.advantages.groups import EpisodeGroup
-from posttrain.train.online import checkpoints, metrics
+from posttrain.train.online import metrics
 from posttrain.train.online.params import OnlineParams
-from posttrain.train.online.trainer_state import TrainerState, TrainingInputs
+from posttrain.train.online.trainer_state import TrainerState, TrainingInputs, load_checkpoint, save_checkpoint
 from posttrain.train.online.updates import (
     Updates,
     has_signal,
@@ -56,8 +55,8 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
     seed: int,
     run: TrainingRun,
 ) -> None:
-    """Train `model` in place on the episodes of `inputs.source`, which plays with its weights. The
-    learning rate falls to 0 linearly. Resumes from `run.checkpoint` where there is one."""
+    """Train `model` in place on the episodes of `inputs.source`, which plays with its weights.
+    The learning rate falls to 0 linearly. Resumes from `run.checkpoint`."""
     distributed.refuse_unequal_shares(
         params.tasks_per_step * params.group_size, "train_policy.algorithm.tasks_per_step · group_size"
     )
@@ -85,7 +84,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
 
     state, step = TrainerState(params, inputs, seed=seed), 0
     if run.checkpoint is not None:
-        saved = checkpoints.load(run.checkpoint, whole=model, optimizer=optim, also=estimator.load)
+        saved = load_checkpoint(run.checkpoint, whole=model, optimizer=optim, also=estimator.load)
         if distributed.is_sharded():
             sharding.scatter_weights(model, learner)
         state.restore(saved["state"])
@@ -150,7 +149,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
                 run.metrics.write(step, logged)
             if is_stopping or step % checkpoint_every_steps == 0 or is_last:
                 saved = {"state": state.state()}
-                checkpoints.save(run, step, whole=model, optimizer=optim, state=saved, also=estimator.save)
+                save_checkpoint(run, step, whole=model, optimizer=optim, state=saved, also=estimator.save)
             run.progress(step, params.max_steps, "")
             if is_stopping and not is_last:
                 raise asked_to_stop(step, params.max_steps)
@@ -159,7 +158,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
 
 def _may_collect_ahead(params: OnlineParams, next_step: int, checkpoint_every_steps: int) -> bool:
     """True where the next step's episodes may be played while this one trains: not over a
-    checkpoint, nor where dev tasks are played by the weights that come out of this one."""
+    checkpoint, nor where its weights play dev tasks."""
     is_kept = next_step % checkpoint_every_steps == 0 or next_step == params.max_steps
     return params.max_staleness == 1 and not is_kept and next_step % params.dev.every_steps != 0
 
@@ -172,9 +171,9 @@ class RolloutCollector:
         self._ahead: tuple[list[Task], RolloutBatch] | None = None
 
     def collect(self, step: int, *, is_ahead: bool) -> tuple[list[EpisodeGroup], int]:
-        """The groups of a step, and by how many optimizer steps the weights that played are older.
-        More tasks are played while groups that differ are missing and refills are left. `is_ahead`:
-        the next step's episodes are begun, too."""
+        """A step's groups, and by how many optimizer steps the weights that played are older.
+        More tasks are played while groups that differ are missing and refills are left.
+        `is_ahead`: the next step's episodes are begun, too."""
         groups: list[EpisodeGroup] = []
         missing, staleness, size = self._params.tasks_per_step, 0, self._params.group_size
         for refill in range(1 + self._params.sampling.max_refills):
@@ -199,8 +198,7 @@ class RolloutCollector:
 
 
 def trained_groups(groups: Sequence[EpisodeGroup], params: OnlineParams) -> list[bool]:
-    """True for each group to train on: with refills the first that differ, as many as a step has;
-    else all."""
+    """True for each group to train on: with refills the first that differ, else all."""
     if not params.sampling.max_refills:
         return [True] * len(groups)
     num_before = np.cumsum([0, *(one.has_spread for one in groups)])

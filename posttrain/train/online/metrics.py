@@ -1,5 +1,5 @@
-"""Metrics logged per step: of its episodes, groups and advantages, of how far the policy has moved,
-and of what it has forgotten. Definitions that stay the same from run to run."""
+"""Metrics logged per step: of its episodes, groups and advantages, of how far the policy has
+moved, and of what it has forgotten."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -26,14 +26,13 @@ _NUM_LOGGED_TURNS = 3  # each by itself, the later ones together
 
 
 def episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
-    """Metrics of the episodes played in the step: the group metrics of the rule rewards,
-    `strict_success` and `success` (shares), `turns` (agent messages per episode), `tool_failures`
-    (share of tool results that are errors, 0 where no tool was called), `length` (agent tokens per
-    episode) and `entropy` in nats per token. `lost` is the share of episodes that were aborted; all
-    others are about those that were not.
+    """Metrics of the step's episodes: the group metrics of the rule rewards, `strict_success` and
+    `success` (shares), `turns` (agent messages per episode), `tool_failures` (share of tool results
+    that are errors), `length` (agent tokens per episode) and `entropy` in nats per token. `lost` is
+    the share of aborted episodes; all others are about those that were not.
 
-    `entropy` is estimated from the samples as the mean of -log p over the agent's tokens, p being
-    the distribution sampled from; at temperature 1 its expectation is the policy's entropy.
+    `entropy` is the mean of -log p over the agent's tokens, p being the distribution sampled from;
+    at temperature 1 its expectation is the policy's entropy.
     """
     # what was aborted says nothing about the agent
     kept_of = [[one for one in group.episodes if not one.is_aborted] for group in groups]
@@ -70,9 +69,9 @@ def group_counts(
     params: OnlineParams,
 ) -> dict[str, float]:
     """Counts: `groups_played`, and of these `groups_trained`, `groups_unneeded` (left out by a
-    refill), `groups_dropped_equal` and `_all_good` (left out by `credit.drop`) and `groups_idle`
-    (without any advantage); `joined`, replayed episodes. `frac_equal_trained`: share of the groups
-    trained whose rewards are equal; of those played it is `frac_reward_zero_std`."""
+    refill), `groups_dropped_equal` and `_all_good` (by `credit.drop`) and `groups_idle` (without
+    any advantage); `joined`, replayed episodes. `frac_equal_trained`: share of groups trained
+    whose rewards are equal; of those played it is `frac_reward_zero_std`."""
     drop = params.credit.drop if isinstance(params.credit, Compared) else "none"
     trained = [group for group, is_one in zip(groups, is_trained, strict=True) if is_one]
     num_equal = sum(not group.has_spread for group in trained)
@@ -91,11 +90,10 @@ def group_counts(
 def advantage_metrics(
     groups: Sequence[EpisodeGroup], is_trained: Sequence[bool], samples: Sequence[Sequence[Sample]]
 ) -> dict[str, float]:
-    """Metrics of the advantages of episodes played in the step. `frac_tokens_nonzero_advantage`:
-    share of the agent's tokens with an advantage beyond 1e-6;
-    `frac_trained_tokens_nonzero_advantage`: the same in groups that were trained.
-    `advantage_turn_1` to `_3` and `_later`: the mean |advantage| of tokens of an episode's first
-    turn and so on; 0 where there is none."""
+    """`frac_tokens_nonzero_advantage`: share of played agent tokens with an advantage beyond
+    1e-6; `frac_trained_tokens_nonzero_advantage`: the same in groups trained on.
+    `advantage_turn_1` to `_3` and `_later`: mean |advantage| of the tokens of an episode's first
+    turn and so on."""
     by_turn: list[list[float]] = [[] for _ in range(_NUM_LOGGED_TURNS + 1)]
     num_tokens, num_credited = [0, 0], [0, 0]  # in groups that were not trained, in those that were
     for group, is_one, own in zip(groups, is_trained, samples, strict=True):
@@ -116,8 +114,8 @@ def advantage_metrics(
 
 
 def reference_logprobs(reference: Any, learner: Any, batch: Batch, temperature: float) -> Tensor:
-    """Log-probs by the model that training began from, shape (N, T-1): a copy of it, or where
-    `reference` is None the one in training without its adapters."""
+    """Log-probs by the model that training began from, (N, T-1): a copy, or where `reference` is
+    None the learner without its adapters."""
     # DDP hides the adapter's methods; without a gradient nothing is to be averaged
     inner = learner.module if isinstance(learner, DistributedDataParallel) else learner
     model = inner if reference is None else reference
@@ -127,9 +125,8 @@ def reference_logprobs(reference: Any, learner: Any, batch: Batch, temperature: 
 
 
 def kl_to_start(by_start: Callable[[Batch], Tensor], groups: Sequence[EpisodeGroup], pad_id: int) -> float:
-    """Divergence from the model that training began from, whose log-probs `by_start` gives; 0.0
-    without a token. Measured on the first episode of each group that was not aborted: a few tokens
-    tell well enough where the policy is."""
+    """Divergence from the model that training began from, on the first episode of each group
+    that was not aborted: a few tokens tell well enough where the policy is."""
     firsts = [next((one for one in group.episodes if not one.is_aborted), None) for group in groups]
     samples = [Sample(one, np.zeros(sum(one.trajectory.mask))) for one in firsts if one is not None]
     if not any(len(one.advantages_T) for one in samples):
@@ -141,11 +138,9 @@ def kl_to_start(by_start: Callable[[Batch], Tensor], groups: Sequence[EpisodeGro
 
 
 def kl_estimate(policy_logprobs: Sequence[float], reference_logprobs: Sequence[float]) -> float:
-    """Mean over tokens of r - 1 - log r with r = p_reference / p_policy, in nats per token: an
-    unbiased estimate of KL(policy || reference) from the policy's samples that is never negative
-    (the k3 of http://joschu.net/blog/kl-approx.html). Policy 1/2, reference 1/4: 1/2 - 1 + ln 2 =
-    0.193.
-    """
+    """Mean over tokens of r - 1 - log r with r = p_reference / p_policy, in nats per token:
+    unbiased for KL(policy || reference), never negative (k3 of
+    http://joschu.net/blog/kl-approx.html). Policy 1/2, reference 1/4: 1/2 - 1 + ln 2 = 0.193."""
     # float64: the metrics of a step are the same whatever the weights' precision
     log_ratio = np.asarray(reference_logprobs, dtype=np.float64) - np.asarray(policy_logprobs, dtype=np.float64)
     return float(np.mean(np.exp(log_ratio) - 1 - log_ratio))
@@ -179,16 +174,16 @@ def engine_gap(updates: Updates, params: OnlineParams) -> dict[str, float]:
 
 
 def turn_numbers(is_scored_N_T: Tensor) -> Tensor:
-    """The turn that each scored token belongs to, from 1 on, shape (N, T): 0 1 1 0 1 scored gives
-    turns 1, 1 and 2 at its ones."""
+    """Each scored token's turn, from 1 on, (N, T): 0 1 1 0 1 scored gives 1, 1 and 2 at its
+    ones."""
     is_first_N_T = is_scored_N_T & ~torch.nn.functional.pad(is_scored_N_T, (1, -1))
     return is_first_N_T.cumsum(1)
 
 
 def importance_metrics(log_ratios: Sequence[float], turns: Sequence[int], *, cap: float) -> dict[str, float]:
     """Metrics of log(p_trainer / p_engine) over a step's agent tokens: mean and largest weight,
-    share of tokens at the cap, the largest |log ratio|, and `logprob_gap_turn`: the mean |log
-    ratio| of all tokens of first turns, of second ones and so on, the largest of these.
+    share at the cap, the largest |log ratio|, and `logprob_gap_turn`: the mean |log ratio| of first
+    turns, of second ones and so on, the largest of these.
 
     Log ratios 0 and 1 in turns 1 and 2 under a cap of 2: weights 1 and 2, mean 1.5, half of them
     capped, both gaps 1. No token: weights of 1.

@@ -1,28 +1,34 @@
 """Inputs of an online training and its state besides weights and optimizer: which tasks came up,
 what they earned, what may be replayed, and what greedy plays of dev tasks came to. The state is in
-the checkpoint."""
+the checkpoint, from which a run resumes to the same bytes with any number of processes."""
 
+import json
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_model, save_model
 from torch import nn
 
-from posttrain.models import distributed
+from posttrain.models import distributed, sharding
 from posttrain.models.codec import TokenRow
 from posttrain.rollout.generator import EpisodeSource
 from posttrain.train.advantages.baselines import TaskMean
 from posttrain.train.advantages.groups import EpisodeGroup, TaskHistory
+from posttrain.train.checkpointing import PREFIX, prune, seal
 from posttrain.train.losses import KlWeight
 from posttrain.train.online.params import DevParams, OnlineParams
 from posttrain.train.replay import ExpertTraces, Replay
+from posttrain.train.resumable_trainer import METRICS, TrainingRun
 from posttrain.train.sampling.orders import Sampler
 from posttrain.types import ScoredEpisode, Task
 
 BEST = "best.safetensors"
+WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.pt", "online.json"  # files of a checkpoint
 _PARTS = ("sampler", "history", "replay", "kl", "dev")
 
 OnStep = Callable[[int, Sequence[ScoredEpisode], Sequence[float]], None]
@@ -30,11 +36,9 @@ OnStep = Callable[[int, Sequence[ScoredEpisode], Sequence[float]], None]
 
 @dataclass(frozen=True, slots=True)
 class TrainingInputs:
-    """`tasks` are trained on; `dev_tasks` are evaluated by `play_greedily`, with the weights as
-    they are. `demonstrations`: rows whose loss is logged. `on_step` is called with a step, its
-    episodes and their mean advantages before they are trained on. `expert`: gives a number of an
-    expert's traces of a task, tokens and rewards included; None where none are replayed.
-    `score_weights`: of the terms of the reward."""
+    """`dev_tasks` are evaluated by `play_greedily`. `demonstrations`: rows whose loss is logged.
+    `on_step` gets a step, its episodes and their mean advantages before the update. `expert`:
+    gives a number of an expert's traces of a task; None where none are replayed."""
 
     tasks: Sequence[Task]
     source: EpisodeSource
@@ -47,8 +51,6 @@ class TrainingInputs:
 
 
 class TrainerState:
-    """The parts that params.yaml chooses and that remember something."""
-
     def __init__(self, params: OnlineParams, inputs: TrainingInputs, *, seed: int) -> None:
         self._params = params
         self.sampler: Sampler = params.sampling.order.make(inputs.tasks, seed=seed)
@@ -59,15 +61,14 @@ class TrainerState:
         self.num_generated = 0
 
     def done_frac(self, step: int) -> float:
-        """Share of the training that is done after `step` steps, by whichever of its limits is
-        nearer."""
+        """Share of the training that is done, by the nearer of its limits in steps and tokens."""
         # two limits, in steps and in tokens
         budget = self._params.max_generated_tokens
         return max(step / self._params.max_steps, self.num_generated / budget if budget else 0.0)
 
     def grouped(self, task: Task, episodes: Sequence[ScoredEpisode]) -> EpisodeGroup:
-        """The group of a task that was just played, with what is replayed. Sampler, replay and the
-        count of tokens observe it, before the next tasks are chosen."""
+        """The group of a task just played, with what is replayed. Sampler, replay and the count
+        of tokens observe it, before the next tasks are chosen."""
         group = EpisodeGroup(task, episodes, self.replay.replayed(task, episodes), self.replay.is_expert)
         self.num_generated += sum(sum(one.trajectory.mask) for one in episodes)
         # a group of one has no spread to be observed
@@ -84,19 +85,18 @@ class TrainerState:
             self.history.add(one.task.task_id, one.group.rewards_G[:num_played])
 
     def state(self) -> Mapping[str, object]:
-        """For a checkpoint, in JSON's types."""
         parts = {name: getattr(self, name).state() for name in _PARTS}
         return {**parts, "num_generated": self.num_generated}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load what `state` returned."""
         for name in _PARTS:
             getattr(self, name).restore(state[name])
         self.num_generated = state["num_generated"]
 
 
 class DevEvaluation:
-    """To be run before the first step for the first time: `forgotten` is measured against that."""
+    """Greedy plays of dev tasks. The first run is before the first step: `forgotten` is against
+    that."""
 
     def __init__(self, params: DevParams, inputs: TrainingInputs) -> None:
         self._params, self._inputs = params, inputs
@@ -104,8 +104,7 @@ class DevEvaluation:
         self._best, self._best_step = -1.0, 0  # strict success, and after which step
 
     def run(self, step: int) -> dict[str, float]:
-        """Play the tasks with the weights as they are after `step` steps, each process its share.
-        Returns the metrics; none where there are no tasks."""
+        """Play the tasks, each process its share. Returns the metrics; none without tasks."""
         tasks = self._inputs.dev_tasks[: self._params.num_tasks]
         if not tasks:
             return {}
@@ -118,11 +117,9 @@ class DevEvaluation:
         return self._metrics(step, [one for of_process in distributed.gather(list(episodes)) for one in of_process])
 
     def _metrics(self, step: int, episodes: Sequence[ScoredEpisode]) -> dict[str, float]:
-        """`dev_success` and `dev_strict_success` of the tasks that were not lost, and `forgotten`:
-        the share of those solved at first that are not now.
-
-        At first a, b of a, b, c, now b, c: 2/3, and 1/2 is forgotten.
-        """
+        """`dev_success` and `dev_strict_success` of tasks that were not lost, and `forgotten`:
+        the share of those solved at first that are not now. At first a, b of a, b, c, now b, c:
+        2/3, and 1/2."""
         kept = [one for one in episodes if not one.is_aborted]
         won = {one.trajectory.task_id for one in kept if one.is_success}
         if self._solved_at_first is None:
@@ -138,24 +135,61 @@ class DevEvaluation:
         }
 
     def keep(self, model: nn.Module, folder: Path, step: int) -> None:
-        """Save the weights if they are the best so far and params.yaml asks for the best."""
         if self._params.keep == "best" and self._best_step == step and distributed.is_first():
             save_model(model, str(folder / f"{BEST}.partial"))
             # a kill while writing leaves the weights that were best before
             os.replace(folder / f"{BEST}.partial", folder / BEST)
 
     def take(self, model: nn.Module, folder: Path, step: int) -> None:
-        """Load the best weights into `model`, which has those after `step` steps, if params.yaml
-        asks for the best."""
+        """Load the best weights into `model`, which has those after `step` steps."""
         if self._params.keep == "best" and self._best_step != step and self._best >= 0:
             # the first process writes the file that all of them read
             distributed.wait_for_all()
             load_model(model, str(folder / BEST))
 
     def state(self) -> Mapping[str, object]:
-        """For a checkpoint, in JSON's types."""
         return {"solved_at_first": self._solved_at_first, "best": self._best, "best_step": self._best_step}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Load what `state` returned."""
         self._solved_at_first, self._best, self._best_step = state["solved_at_first"], state["best"], state["best_step"]
+
+
+def save_checkpoint(
+    run: TrainingRun,
+    step: int,
+    *,
+    whole: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    state: Mapping[str, Any],
+    also: Callable[[Path], None],
+) -> None:
+    """Write and seal a checkpoint after `step`; all processes must call it. `whole` has the
+    weights; `also` writes more files into the folder."""
+    # a collective: sharded optimizer states are gathered by all, and written by the first
+    moments = sharding.whole_optimizer_state(optimizer)
+    if run.metrics is None:
+        distributed.wait_for_all()
+        return
+    folder = run.folder / f"{PREFIX}{step}"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    save_model(whole, str(folder / WEIGHTS))
+    torch.save(moments, folder / OPTIMIZER)
+    (folder / STATE).write_text(json.dumps({"step": step, **state}, sort_keys=True), encoding="utf-8")
+    also(folder)
+    shutil.copyfile(run.metrics.path, folder / METRICS)
+    seal(folder)
+    prune(run.folder, keep=None)
+    distributed.wait_for_all()
+
+
+def load_checkpoint(
+    checkpoint: Path, *, whole: nn.Module, optimizer: torch.optim.Optimizer, also: Callable[[Path], None]
+) -> dict[str, Any]:
+    """Load the weights into `whole`, the optimizer's state into each process's share, and what
+    `also` reads. Returns `state` as saved, with its step."""
+    also(checkpoint)
+    load_model(whole, str(checkpoint / WEIGHTS))
+    sharding.load_optimizer_state(optimizer, torch.load(checkpoint / OPTIMIZER, weights_only=True))
+    state: dict[str, Any] = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
+    return state

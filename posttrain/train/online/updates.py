@@ -1,10 +1,10 @@
-"""Batches and optimizer steps: a step's episodes as padded tensors, their log-probabilities, loss,
-gradients, and the metrics of the updates."""
+"""Batches and optimizer steps: a step's episodes as padded tensors, their log-probabilities,
+loss and gradients."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from posttrain.models import distributed
 from posttrain.models.parts import add_gradients
-from posttrain.models.token_logprobs import IGNORED, agent_scores, labels_of, pad_right, scatter_scores
+from posttrain.models.token_logprobs import IGNORED, TokenScores, agent_scores, labels_of, pad_right
 from posttrain.train.advantages.groups import FloatArray
 from posttrain.train.losses import clip_side, expert_losses, importance_weights, kl_estimates, token_losses
 from posttrain.train.online.params import LossMean, OnlineParams
@@ -26,8 +26,8 @@ NUM_MICRO_BATCHES = 8  # of a process's share of a step: rows of one length stan
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """An episode with an advantage for each of the agent's tokens. `is_expert`: an expert wrote it,
-    so that there are no log-probabilities."""
+    """An episode with an advantage for each of the agent's tokens. `is_expert`: an expert wrote
+    it, so there are no log-probabilities."""
 
     episode: ScoredEpisode
     advantages_T: FloatArray
@@ -35,16 +35,14 @@ class Sample:
 
     @property
     def is_idle(self) -> bool:
-        """True without an advantage anywhere."""
         return not self.advantages_T.any()
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """`input_ids_N_T`, padded on the right; `labels_N_T`, the ids where the agent wrote them and
-    `IGNORED` elsewhere; the others of shape (N, T-1), column t belonging to token t+1, 0 where it
-    is not the agent's. `lengths_N`: the agent's tokens of each row. `is_expert_N`: an expert wrote
-    the row. `places_N`: which of the step's samples each row is."""
+    """Rows padded on the right. Labels are the ids where the agent wrote them, else `IGNORED`;
+    (N, T-1) are of token t+1 in column t, 0 where not the agent's. `lengths_N`: agent tokens.
+    `places_N`: places among the step's samples."""
 
     input_ids_N_T: Tensor
     labels_N_T: Tensor
@@ -56,7 +54,6 @@ class Batch:
 
     @property
     def is_scored_N_T(self) -> Tensor:  # noqa: N802 — a shape is a capital
-        """True for the agent's tokens, shape (N, T-1)."""
         return self.labels_N_T[:, 1:] != IGNORED
 
     def to(self, device: torch.device) -> "Batch":
@@ -64,7 +61,7 @@ class Batch:
 
 
 def batch_of(samples: Sequence[Sample], *, pad_id: int) -> Batch:
-    """A row for each sample; two padding tokens for an episode without a token."""
+    """A row per sample; two padding tokens for an episode without a token."""
     trajectories = [one.episode.trajectory for one in samples]
     # a loss is of tokens from the second on: a row has two at least
     ids = [list(one.token_ids) or [pad_id, pad_id] for one in trajectories]
@@ -88,8 +85,8 @@ def batch_of(samples: Sequence[Sample], *, pad_id: int) -> Batch:
 
 
 def own_micro_batches(samples: Sequence[Sample], pad_id: int, at_once: int | None = None) -> list[Batch]:
-    """This process's share of `samples`, in micro-batches of one length, of at most `at_once` rows.
-    Every process has as many micro-batches as every other, each with a row."""
+    """This process's share of `samples`, in micro-batches of one length, of at most `at_once`
+    rows: as many in every process, each with a row."""
     share = len(samples) / distributed.count()
     # a step's rows are the same however they are cut: its loss is a sum over all
     count = NUM_MICRO_BATCHES if at_once is None else math.ceil(math.ceil(share) / at_once)
@@ -97,8 +94,8 @@ def own_micro_batches(samples: Sequence[Sample], pad_id: int, at_once: int | Non
 
 
 def split_by_length(batch: Batch, num_micro_batches: int) -> list[Batch]:
-    """This process's rows, in micro-batches of rising length, each without the columns that are
-    padding in all its rows, as even in number as can be; with fewer rows some are empty."""
+    """This process's rows in micro-batches of rising length, without columns that are all
+    padding; with fewer rows some are empty."""
     # consecutive rows, so that processes together have the step in its order
     own = np.array_split(np.arange(len(batch.places_N)), distributed.count())[distributed.index()]
     # the place of each row's last token of the agent's: nothing behind it has a loss
@@ -111,8 +108,8 @@ def split_by_length(batch: Batch, num_micro_batches: int) -> list[Batch]:
 
 
 def by_place(micro_batches: Sequence[Batch], values: Sequence[Tensor]) -> Mapping[int, FloatArray]:
-    """Gather `values` (N, T-1) of all processes: for each sample's place a number for each of the
-    agent's tokens."""
+    """Gather `values` (N, T-1) of all processes: for each sample's place a number per agent
+    token."""
     own = {
         int(place): value_T[is_scored_T].double().numpy()
         for batch, value_N_T in zip(micro_batches, values, strict=True)
@@ -121,17 +118,9 @@ def by_place(micro_batches: Sequence[Batch], values: Sequence[Tensor]) -> Mappin
     return {place: value for of_process in distributed.gather(own) for place, value in of_process.items()}
 
 
-class Scored(NamedTuple):
-    """`logprobs` of the agent's tokens, shape (N, T-1), 0 elsewhere, and the `entropies` in nats of
-    the distributions that they are of, where they were asked for."""
-
-    logprobs: Tensor
-    entropies: Tensor | None
-
-
 def samples_with_signal(samples: Sequence[Sample], params: OnlineParams) -> list[Sample]:
-    """Those with an advantage, or all where KL or entropy are part of the loss. As many idle ones
-    go with them as give every process a row."""
+    """Those with an advantage, and as many idle ones as give every process a row; all where KL
+    or entropy are part of the loss."""
     if has_loss_everywhere(params):
         return list(samples)
     kept, idle = [one for one in samples if not one.is_idle], [one for one in samples if one.is_idle]
@@ -139,7 +128,6 @@ def samples_with_signal(samples: Sequence[Sample], params: OnlineParams) -> list
 
 
 def has_signal(samples: Sequence[Sample], params: OnlineParams) -> bool:
-    """True if the samples have a loss."""
     return bool(samples) and (has_loss_everywhere(params) or not all(one.is_idle for one in samples))
 
 
@@ -151,8 +139,8 @@ def has_loss_everywhere(params: OnlineParams) -> bool:
 def weights_of(
     micro_batches: Sequence[Batch], samples: Sequence[Sample], params: OnlineParams, max_context_tokens: int
 ) -> list[Tensor]:
-    """Weights of each micro-batch's rows, (N,), in the step's loss. `samples`: all of the step, of
-    every process, also those without a signal."""
+    """Weights of each micro-batch's rows, (N,), in the step's loss. `samples`: all of the step,
+    of every process, also those without a signal."""
     num_tokens = sum(len(one.advantages_T) for one in samples)
     counts = {"num_tokens": num_tokens, "num_episodes": len(samples), "max_tokens": max_context_tokens}
     return [token_weights(batch.lengths_N, average=params.average, **counts) for batch in micro_batches]
@@ -161,11 +149,10 @@ def weights_of(
 def token_weights(
     lengths_N: Tensor, *, average: LossMean, num_tokens: int, num_episodes: int, max_tokens: int
 ) -> Tensor:
-    """Weight of a token's loss in the step's, shape (N,): the same for all tokens of a row.
+    """Weight of a token's loss in the step's, shape (N,), by the counts of the whole step.
 
-    `num_tokens` and `num_episodes` are of the whole step, all processes and episodes without an
-    advantage among them. Of two episodes with 1 and 3 tokens: `tokens` (DAPO) 1/4 each; `episodes`
-    (GRPO) 1/2 and 1/6; `max_tokens` (Dr. GRPO, arXiv 2503.20783) 1/(2 · max_tokens) each.
+    Of two episodes with 1 and 3 tokens: `tokens` (DAPO) 1/4 each; `episodes` (GRPO) 1/2 and 1/6;
+    `max_tokens` (Dr. GRPO, arXiv 2503.20783) 1/(2 · max_tokens) each.
     """
     match average:
         case "tokens":
@@ -176,23 +163,13 @@ def token_weights(
             return torch.full_like(lengths_N, 1 / (num_episodes * max_tokens), dtype=torch.float32)
 
 
-def score(model: Any, batch: Batch, temperature: float, *, with_entropies: bool = False) -> Scored:
-    """Forward pass by the weights as they are now."""
-    is_scored_N_T = batch.is_scored_N_T
-    found = agent_scores(
-        model,
-        batch.input_ids_N_T,
-        batch.labels_N_T[:, 1:],
-        is_scored_N_T,
-        temperature=temperature,
-        with_entropies=with_entropies,
-    )
-    entropies = scatter_scores(found.entropies_P, is_scored_N_T) if found.entropies_P is not None else None
-    return Scored(scatter_scores(found.logprobs_P, is_scored_N_T), entropies)
+def score(model: Any, batch: Batch, temperature: float, *, with_entropies: bool = False) -> TokenScores:
+    ids, labels = batch.input_ids_N_T, batch.labels_N_T
+    return agent_scores(model, ids, labels, temperature=temperature, with_entropies=with_entropies)
 
 
 def batch_loss(
-    now: Scored,
+    now: TokenScores,
     before_N_T: Tensor,
     batch: Batch,
     weight_N: Tensor,
@@ -201,9 +178,8 @@ def batch_loss(
     reference_N_T: Tensor | None = None,
     kl_weight: float = 0.0,
 ) -> Tensor:
-    """Share of a micro-batch in the step's loss. `now` is by the weights as they are; `before`,
-    log- probs by those that the step's first update began from; `reference`, by the model that
-    training began from."""
+    """A micro-batch's share of the step's loss. Log-probs: `now` by the weights as they are,
+    `before` as the step's first update began, `reference` by the model that training began from."""
     # a constant: `before` has no gradient
     importance_N_T = importance_weights(before_N_T, batch.engine_logprobs_N_T, cap=params.importance_cap)
     losses_N_T = token_losses(
@@ -224,8 +200,8 @@ def batch_loss(
 
 
 class Updates:
-    """Record of one step's updates. `micro_batches`: those trained on; `before`: their log-probs by
-    the weights that the first update began from."""
+    """Record of a step's updates. `micro_batches`: those trained on; `before`: their log-probs
+    as the first update began."""
 
     def __init__(self) -> None:
         self.micro_batches: Sequence[Batch] = ()
@@ -234,7 +210,7 @@ class Updates:
         self._num_tokens = self._num_low = self._num_high = 0.0
 
     def observe(self, log_ratio_N_T: Tensor, batch: Batch, params: OnlineParams) -> None:
-        """Count a micro-batch's clipped tokens."""
+        """Count clipped tokens."""
         is_scored_N_T, log_ratio_N_T = batch.is_scored_N_T, log_ratio_N_T.detach()
         side_N_T = clip_side(log_ratio_N_T, batch.advantages_N_T, params.objective, is_scored_N_T=is_scored_N_T)
         side = side_N_T.expand_as(is_scored_N_T)[is_scored_N_T]
@@ -243,8 +219,8 @@ class Updates:
         self._num_high += float((side > 0).sum())
 
     def metrics(self) -> dict[str, float]:
-        """`grad_norm`: of the last update, before it is clipped. `updates`: how many were made.
-        `clip_low`, `clip_high`: shares of this process's tokens whose ratio was held."""
+        """`grad_norm`: of the last update, before clipping. `clip_low`, `clip_high`: shares of
+        this process's tokens whose ratio was held."""
         tokens = max(self._num_tokens, 1.0)
         return {
             "grad_norm": self.grad_norms[-1] if self.grad_norms else 0.0,
@@ -264,8 +240,8 @@ def learn(
     kl_weight: float,
     params: OnlineParams,
 ) -> Updates:
-    """Make `updates_per_step` optimizer steps. For each micro-batch there are `weights`, and in
-    `references` log-probs by the model that training began from, where the loss has a KL term."""
+    """Make `updates_per_step` optimizer steps. `references`: log-probs by the model that
+    training began from, for the KL term."""
     updates = Updates()
     updates.micro_batches = micro_batches
     places = range(len(micro_batches))
@@ -309,7 +285,7 @@ def without_dropout(model: nn.Module) -> None:
 
 
 def _cut(batch: Batch, places: Tensor, width: int) -> Batch:
-    """Those rows up to `width`: no loss depends on tokens behind the agent's last one."""
+    """Rows up to `width`: no loss depends on tokens behind the agent's last one."""
     width = max(width, 2)
     return Batch(
         batch.input_ids_N_T[places, :width],

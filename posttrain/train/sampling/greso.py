@@ -2,18 +2,14 @@
 failed (arXiv 2506.02177).
 
 A task is skipped with probability 1 - max(p^z, 0.01), z being how many of its last groups in a row
-were easy (equal rewards, success at least 0.98), or in a row were hard (equal rewards, success at
-most 0.11). Easy and hard have a p each; `start` at first, it falls by 0.01 where the share of such
-groups has reached its target, and rises by 0.01 where not, within 0.05 and 0.95.
+were easy (equal rewards, success at least 0.98) or hard (equal, at most 0.11). Easy and hard have a
+p each; `start` at first, it falls by 0.01 where the share of such groups has reached its target,
+else rises, within 0.05 and 0.95.
 
-Released (presampling_selector.py, ray_trainer.py at b277843): p starts at 0.5 and moves once an
-optimizer step from the second epoch on, by the groups played for that step; the targets are 0.25 /
-3 and 0.25 · 2 / 3; z goes by the mean reward, in which an answer that is wrong but well formed
-earns 0.1; tasks are drawn until there are enough. Ours: p moves from the second pass on as well,
-but at each draw, by the groups observed since the one before, and a step with refills draws more
-than once; z goes by success, and a group that differs ends it; a draw that every task came up in
-takes the first of those that it skipped. How many are played again is the step's to say
-(`max_refills`).
+The released code (b277843) moves p once an optimizer step from the second epoch on, with targets of
+0.25 / 3 and 0.25 · 2 / 3, and goes by the mean reward. Ours moves p at each draw from the second
+pass on, by the groups observed since the one before; z goes by success, and a group that differs
+ends it; a draw that every task came up in takes the first of those that it skipped.
 """
 
 from collections import Counter
@@ -64,9 +60,8 @@ class Greso(Sampler):
         self._pass = (-1, np.empty(0, dtype=np.int64))  # the pass that the next place lies in, and its order
 
     def choose(self, count: int) -> list[Task]:
-        """`count` different tasks in the order of the passes; at the end of them skipped ones,
-        where too few were not. A task that comes up twice in a draw, where two passes meet, counts
-        once."""
+        """`count` different tasks in the order of the passes, then skipped ones where too few
+        were not. A task that comes up twice in a draw, where two passes meet, counts once."""
         if self._num_passed >= len(self._tasks):
             self._move()
         self._observed.clear()
@@ -90,7 +85,7 @@ class Greso(Sampler):
         self._observed[kind] += 1
 
     def skipped_share(self, task_id: str) -> float:
-        """The probability that the task is skipped when it comes up; 0 before its first group."""
+        """Probability that the task is skipped when it comes up."""
         kind, run = self._runs.get(task_id, ("mixed", 0))
         return 0.0 if kind == "mixed" else skip_probability(self.bases[kind], run)
 
@@ -110,7 +105,6 @@ class Greso(Sampler):
         self._runs = {task: (kind, run) for task, (kind, run) in state["runs"].items()}
 
     def _next(self) -> int:
-        """The task at the next place of the passes."""
         num_passes, place = divmod(self._num_passed, len(self._tasks))
         self._num_passed += 1
         if self._pass[0] != num_passes:
@@ -128,14 +122,13 @@ class Greso(Sampler):
 
 
 def kind_of(*, has_spread: bool, success: float) -> Kind:
-    """Kind of a group. Equal rewards of eight with eight successes are easy; with none, hard; one,
-    0.125, is more than 0.11."""
+    """Equal rewards of eight with eight successes are easy; with none, hard; one, 0.125, is more
+    than 0.11."""
     if has_spread or HARD_TO < success < EASY_FROM:
         return "mixed"
     return "easy" if success >= EASY_FROM else "hard"
 
 
 def skip_probability(base: float, run: int) -> float:
-    """1 - max(p^z, 0.01): at p = 0.5, z of 0, 1, 2, 3 gives 0, 0.5, 0.75, 0.875, and 7 or more
-    0.99."""
+    """1 - max(p^z, 0.01): at p = 0.5, z of 0, 1, 2, 3 gives 0, 0.5, 0.75, 0.875, 7 or more 0.99."""
     return 1 - max(base**run, LEAST_KEPT)

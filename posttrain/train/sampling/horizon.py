@@ -1,11 +1,10 @@
 """Horizon sampling: a curriculum over a numeric label of the tasks, such as their difficulty. Tasks
 beyond the horizon are not played until those at it succeed.
 
-The label is the world's, known before anything is played, so that the order needs no oracle and is
-the same for every policy. The horizon begins at the lowest level that tasks have; before a draw it
-goes on to the next one where the success share of the groups at it has reached `promote_at`. It
-never goes back. All tasks within are as likely as each other, those of lower levels, too: what was
-learnt is not forgotten.
+The label is the world's, known before anything is played: the order needs no oracle and is the same
+for every policy. The horizon begins at the lowest level, goes on to the next before a draw where
+the success share at it has reached `promote_at`, and never goes back. All tasks within are as
+likely: what was learnt is not forgotten.
 """
 
 import math
@@ -40,8 +39,6 @@ class HorizonSampling(Section):
 
 
 class Horizon(Sampler):
-    """`horizon`: the highest level that is played now."""
-
     def __init__(self, params: HorizonSampling, tasks: Sequence[Task], *, seed: int) -> None:
         super().__init__(tasks, seed=seed)
         self._promote_at = params.promote_at
@@ -52,8 +49,8 @@ class Horizon(Sampler):
         self._observed: list[float] = []  # successes of groups at the horizon, since the last draw
 
     def choose(self, count: int) -> list[Task]:
-        """`count` different tasks at random; where too few are within the horizon, the others are
-        of the levels next to it."""
+        """`count` different tasks at random; with too few within the horizon, of the next
+        levels."""
         self._promote()
         # sorted is stable: those within the horizon are equal, and stay shuffled
         return sorted(
@@ -74,8 +71,6 @@ class Horizon(Sampler):
         self._seen.restore(state["seen"])
 
     def _promote(self) -> None:
-        """Go on to the next level where the groups at this one succeed, a draw's counting `decay`
-        as much as the next one's."""
         if self._observed:
             self._seen.add(str(self.horizon), np.array(self._observed))
             self._observed.clear()
@@ -86,8 +81,8 @@ class Horizon(Sampler):
 
 
 def level_of(task: Task, label: str) -> float:
-    """Value of the label as a number: level 2 comes before 10. Raises ConfigurationError for
-    a task without the label, or with one that is no number."""
+    """The label as a number: level 2 comes before 10. Raises ConfigurationError where it is
+    none."""
     try:
         level = float(task.labels.get(label, "nan"))
     except ValueError:

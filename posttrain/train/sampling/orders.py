@@ -15,22 +15,20 @@ from posttrain.types import Task
 
 
 class Sampler:
-    """Chooses the tasks to play next, by the seed, the number of draws, and the groups observed so
-    far. Its state is in the checkpoint of a training."""
+    """Chooses the tasks to play next, by seed, number of draws, and groups observed. Its state
+    is in the checkpoint."""
 
     def __init__(self, tasks: Sequence[Task], *, seed: int) -> None:
         self._tasks, self._seed, self._num_draws = tasks, seed, 0
 
     def choose(self, count: int) -> list[Task]:
-        """Choose `count` tasks."""
         raise NotImplementedError
 
     def observe(self, task_id: str, *, has_spread: bool, success: float) -> None:
-        """Observe a group of a task that was chosen: whether its rewards differed, and which share
-        of its members succeeded. Not called for a group that lost all members but one."""
+        """Observe a chosen task's group: True where its rewards differed, and the share that
+        succeeded. Not called where fewer than two members were left."""
 
     def state(self) -> Mapping[str, object]:
-        """For a checkpoint, in JSON's types."""
         return {"num_draws": self._num_draws}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -55,8 +53,6 @@ class UniformSampling(Section):
 
 
 class Uniform(Sampler):
-    """Chooses by the seed and by how many tasks were chosen before, whatever they came to."""
-
     def __init__(self, tasks: Sequence[Task], *, seed: int) -> None:
         super().__init__(tasks, seed=seed)
         self._num_chosen = 0
@@ -92,8 +88,8 @@ class SpreadSampling(Section):
 
 class Spread(Sampler):
     """Chooses a task with odds of `floor` + (1 - `floor`) · s, s being the expected share of its
-    groups that differ: a group of equal rewards teaches nothing, and is likely to be followed by
-    another. The odds change the objective: it is that of the tasks in these proportions."""
+    groups that differ: one of equal rewards teaches nothing, and another is likely to follow.
+    The objective is that of the tasks in these proportions."""
 
     def __init__(self, params: SpreadSampling, tasks: Sequence[Task], *, seed: int) -> None:
         super().__init__(tasks, seed=seed)
@@ -102,7 +98,6 @@ class Spread(Sampler):
         self._seen, self._seen_alike = TaskHistory(params.decay), TaskHistory(params.decay)
 
     def choose(self, count: int) -> list[Task]:
-        """Choose `count` different tasks, those that differ likelier first."""
         rng = self._next_rng()
         odds = [self._floor + (1 - self._floor) * self.share(task) for task in self._tasks]
         # Gumbel's trick: the largest keys are a draw without replacement in proportion to the odds
@@ -123,8 +118,8 @@ class Spread(Sampler):
 
     def share(self, task: Task) -> float:
         """Expected share of the task's groups that differ, 1 where none like it was played. Two
-        groups of its own of which one differed, at a decay of 1, and a third of those alike: (1 +
-        1/3) / 3."""
+        groups of its own of which one differed, at a decay of 1, and a third of those alike: (1
+        + 1/3) / 3."""
         alike = self._seen_alike.mean(self._alike[task.task_id])
         own, count = self._seen.mean(task.task_id) or 0.0, self._seen.count(task.task_id)
         return (own * count + (1.0 if alike is None else alike)) / (count + 1)

@@ -1,10 +1,7 @@
-"""Pool sampling: fixed shares of a step's tasks from those that are hard, middling and easy for the
-policy now, so that neither what it cannot do nor what it can takes up the step.
-
-A task's pool depends on the share of its episodes that succeeded, a group counting `decay` as much
-as the next one: hard at `low` or less, easy at `high` or more, else middling, as is a task that was
-never played. A task of a pool with a share of 0 is played again only where the others have too few.
-"""
+"""Pool sampling: fixed shares of a step's tasks from those that are hard, middling and easy for
+the policy now, by the share of their episodes that succeeded, a group counting `decay` as much
+as the next one: hard at `low` or less, easy at `high` or more. A task never played is middling;
+one of a pool with a share of 0 is played again only where the others have too few."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -66,8 +63,8 @@ class Pools(Sampler):
         self._params, self._seen = params, TaskHistory(params.decay)
 
     def choose(self, count: int) -> list[Task]:
-        """Choose `count` different tasks, at random within a pool. Where a pool has too few, the
-        middle makes up for it, and then any."""
+        """`count` different tasks, at random within a pool. The middle makes up for a pool that
+        has too few, and then any."""
         rng = self._next_rng()
         # one random offset a draw: rounded alike each time, a small share would never be played
         wanted = rounded_shares([getattr(self._params.shares, pool) for pool in POOLS], count, offset=rng.random())
@@ -81,7 +78,6 @@ class Pools(Sampler):
         self._seen.add(task_id, np.array([success]))
 
     def pool_of(self, task_id: str) -> Pool:
-        """Current pool of the task."""
         success, low, high = self._seen.mean(task_id), self._params.low, self._params.high
         if success is None or low < success < high:
             return "middle"
@@ -96,8 +92,8 @@ class Pools(Sampler):
 
 
 def rounded_shares(shares: Sequence[float], count: int, *, offset: float) -> list[int]:
-    """Whole numbers that sum to `count`, each its share of it rounded down or up; exact on average
+    """Whole numbers that sum to `count`, each its share rounded down or up; exact on average
     over offsets in [0, 1). Two at shares 0.4, 0.4, 0.2: ends at 0.8, 1.6 and 2, so 0, 1, 1 at an
-    offset of 0.1 and 1, 1, 0 at one of 0.5."""
+    offset of 0.1 and 1, 1, 0 at 0.5."""
     ends = np.floor(np.cumsum(shares)[:-1] * count + offset).astype(int)
     return [int(share) for share in np.diff([0, *np.minimum(ends, count), count])]

@@ -108,13 +108,6 @@ def test_a_value_knows_what_stands_before_its_token_and_nothing_else(episodes):
                 assert (after[:, 5] != before[:, 5]).all(), "the second word's value knows the first word"
 
 
-def test_returns_reach_over_a_tool_result(episodes, parts):
-    """Both words' are the reward, and what the tool said has none."""
-    for returns_N_T, part in zip(returns_of(made(), episodes, parts), parts, strict=True):
-        assert torch.equal(returns_N_T.isnan(), ~part.is_scored_N_T)
-        assert torch.equal(returns_N_T[:, 3], returns_N_T[:, 5])
-
-
 def test_the_error_is_that_of_before_and_the_first_update_is_made_by_hand(episodes, parts):
     """One update of the head alone, whose values are 0: the error is the mean square of the
     rewards, and the bias, like every weight, goes by AdamW's first step, its rate."""

@@ -46,13 +46,6 @@ def test_over_turns_each_token_has_its_turns_and_the_first_alone_is_learnt_from(
     np.testing.assert_array_equal(returns, [7 / 8, NAN, 1.0])
 
 
-def test_what_comes_later_counts_gamma_less_and_the_last_reward_in_full():
-    # deltas 1/4 · 1/2 - 1/2, 3/4 · 1/2 - 1/4 and 1 - 3/4
-    advantages, returns = gae(VALUES, [3], 1.0, gamma=0.5, lam=0.0, over="tokens")
-    assert advantages.tolist() == [-3 / 8, 1 / 8, 1 / 4]
-    assert returns.tolist() == [1 / 8, 3 / 8, 1.0]
-
-
 def test_returns_do_not_begin_anew_where_a_turn_does():
     """At every tool result they did elsewhere, and only the last turn heard of the reward."""
     values = np.zeros(6)

@@ -8,27 +8,13 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-import yaml
 from tiny import play_words, tiny_adapted_model, tiny_model
-from tiny_runs import Death, digest_of, run_here, train
+from tiny_runs import digest_of, run_here
 
 from posttrain.train.online import loop
 from posttrain.types import ScoredEpisode, StopReason
 
 CLIP = {"type": "clip", "low": 0.2, "high": 0.2}
-MEAN = {
-    "type": "episode",
-    "baseline": {"type": "group_mean"},
-    "scale": {"type": "none"},
-    "drop": "none",
-    "equal_groups": {"type": "by_baseline"},
-}
-ORDERS = {
-    "greso": "{easy_share: 0.2, hard_share: 0.2, start: 0.5}",
-    "pools": "{low: 0.1, high: 0.4, shares: {hard: 0.3, middle: 0.4, easy: 0.3}, decay: 0.5}",
-    "horizon": "{label: difficulty, promote_at: 0.2, decay: 0.5}",
-}
-
 
 trained = partial(run_here, "online")
 
@@ -174,27 +160,3 @@ def test_a_step_that_finds_no_group_that_differs_ends_at_its_bound_and_moves_not
     model, lines = trained(tmp_path, max_steps=2, sampling=bounded)
     assert [(line["groups_played"], line["groups_trained"]) for line in lines] == [(6, 0)] * 2
     assert digest_of(model) == before
-
-
-def test_what_remembers_is_gone_on_with_after_a_kill(tmp_path):
-    sampling = {"order": {"type": "spread", "labels": [], "floor": 0.1, "decay": 0.5}, "max_refills": 1}
-    baseline = {"type": "task_mean", "decay": 0.5}
-    is_gone_on_with_after_a_kill(tmp_path, credit=MEAN | {"baseline": baseline}, sampling=sampling)
-
-
-@pytest.mark.needs_killed
-@pytest.mark.parametrize("order", ORDERS)
-def test_an_order_is_gone_on_with_after_a_kill(tmp_path, order):
-    """Six tasks a step of fifteen: the first pass is over when the first checkpoint is written."""
-    sampling = {"order": {"type": order, **yaml.safe_load(ORDERS[order])}, "max_refills": 1}
-    is_gone_on_with_after_a_kill(tmp_path, tasks_per_step=6, sampling=sampling)
-
-
-def test_a_run_that_plays_ahead_is_gone_on_with_after_a_kill(tmp_path):
-    is_gone_on_with_after_a_kill(tmp_path, max_staleness=1)
-
-
-def is_gone_on_with_after_a_kill(tmp_path, **changes):
-    _, expected = train("online", tmp_path / "whole", **changes)
-    train("online", tmp_path / "cut", Death(after=6), **changes)
-    assert train("online", tmp_path / "cut", **changes) == (0, expected)

@@ -99,14 +99,6 @@ def test_groups_that_are_not_learnt_from_are_told_all_the_same(tmp_path):
         assert line["groups_played"] >= line["groups_trained"] + round(num_equal)
 
 
-def test_dropped_groups_are_told_all_the_same(tmp_path):
-    """The same of those that credit leaves out."""
-    credit = yaml.safe_load(EpisodeCredit.example) | {"type": "episode", "drop": "equal"}
-    _, lines = run_here("online", tmp_path, max_steps=3, tasks_per_step=4, credit=credit)
-    assert [line["groups_played"] for line in lines] == [4] * 3
-    assert max(line["frac_reward_zero_std"] for line in lines) > 0
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("level", [0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9])

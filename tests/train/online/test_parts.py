@@ -33,8 +33,9 @@ CHOICES = {
     "adaptive kl": "kl: {type: adaptive, weight: 0.1, target: 0.01, horizon: 2}",
     "entropy bonus": "entropy_bonus: 0.05",
     "budget": "max_generated_tokens: 150",
+    "ahead": "max_staleness: 1",
 } | {
-    order: f"sampling: {{order: {{type: {order}, {knobs}}}, max_refills: 0}}"
+    order: f"sampling: {{order: {{type: {order}, {knobs}}}, max_refills: 1}}"
     for order, knobs in {
         "spread": "labels: [difficulty], floor: 0.1, decay: 0.5",
         "greso": "easy_share: 0.2, hard_share: 0.2, start: 0.5",
@@ -63,10 +64,13 @@ def test_each_part_reaches_the_weights_and_tells_the_same_metrics(tmp_path, plai
 
 
 REMEMBERING = ["a coin", "states", "critic apart", "critic on the trunk", "expert", "best", "hints", "adaptive kl"]
+REMEMBERING += ["greso", "pools", "horizon", "budget"]
 
 
-@pytest.mark.needs_killed
-@pytest.mark.parametrize("name", [*REMEMBERING, "budget"])
+@pytest.mark.parametrize(
+    "name",
+    ["task mean", "spread", "ahead", *(pytest.param(name, marks=pytest.mark.needs_killed) for name in REMEMBERING)],
+)
 def test_each_part_that_remembers_is_gone_on_with_after_a_kill(tmp_path, name):
     code, expected = train("online", tmp_path / "whole", tasks_per_step=4, **chosen(name))
     assert code == 0

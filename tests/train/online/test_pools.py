@@ -47,14 +47,6 @@ def test_a_task_is_in_the_pool_of_its_late_success(successes, pool):
     assert found.pool_of("t0") == pool
 
 
-def test_a_step_has_its_shares_of_the_three_pools():
-    found = sampler("pools")
-    for tasks, success in ((TASKS[:10], 0.0), (TASKS[10:20], 0.5), (TASKS[20:], 1.0)):
-        observe(found, tasks, success)
-    for _ in range(20):
-        assert Counter(TASKS.index(task) // 10 for task in found.choose(8)) == {0: 2, 1: 4, 2: 2}
-
-
 def test_steps_of_one_task_have_their_shares_of_the_pools_between_them():
     found = sampler("pools")
     for tasks, success in ((TASKS[:10], 0.0), (TASKS[10:20], 0.5), (TASKS[20:], 1.0)):

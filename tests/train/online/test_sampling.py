@@ -11,8 +11,6 @@ import yaml
 from pydantic import ValidationError
 from tiny import word_task
 
-from posttrain.rollout.generator import RolloutSchedule
-from posttrain.train.online.loop import RolloutCollector
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.trainer_state import TrainerState, TrainingInputs
 from posttrain.train.sampling.orders import SpreadSampling, Uniform
@@ -53,16 +51,6 @@ def test_no_task_is_out_of_reach(order):
     assert set(late) == {task.task_id for task in TASKS}
 
 
-def test_tasks_are_chosen_in_shuffled_passes_and_gone_on_with_from_a_state():
-    tasks = [word_task(x, 9) for x in range(4, 9)]
-    whole, first, second = (Uniform(tasks, seed=3) for _ in range(3))
-    expected = whole.choose(12)
-    found = first.choose(7)
-    second.restore(first.state())
-    assert found + second.choose(5) == expected
-    assert {task.task_id for task in expected[:5]} == {task.task_id for task in tasks}
-
-
 def test_tasks_whose_groups_were_equal_are_chosen_less_often():
     tasks = [word_task(x, y) for x in range(4, 14) for y in range(4, 14)]
     found = sampler("spread", tasks)
@@ -99,27 +87,12 @@ def test_knobs_out_of_range_are_refused(order, changes, said):
         sampling(order, **changes)
 
 
-class Script:
-    """Plays each task's episodes as they are written down: 1 for a success, 0 for a failure, None
-    for one that is lost."""
-
-    is_elsewhere = False
-
-    def __init__(self, ends):
-        self.ends = {task_id: iter(some) for task_id, some in ends.items()}
-
-    def refresh(self): ...
-
-    def sleep(self): ...
-
-    def run(self, tasks, seeds):
-        return [self.end(task.task_id, next(self.ends[task.task_id])) for task in tasks]
-
-    def end(self, task_id, reward):
-        if reward is None:
-            return ScoredEpisode(Trajectory(task_id, (), StopReason.ENGINE_LOST))
-        outcome = Outcome(bool(reward), bool(reward))
-        return ScoredEpisode(Trajectory(task_id, (), StopReason.DONE, reward=float(reward), outcome=outcome))
+def ended(task, reward):
+    """An episode that earned 1 or 0; None: one that is lost."""
+    if reward is None:
+        return ScoredEpisode(Trajectory(task.task_id, (), StopReason.ENGINE_LOST))
+    outcome = Outcome(bool(reward), bool(reward))
+    return ScoredEpisode(Trajectory(task.task_id, (), StopReason.DONE, reward=float(reward), outcome=outcome))
 
 
 class Recorder(Uniform):
@@ -137,10 +110,10 @@ def test_a_sampler_observes_the_members_that_are_left_and_of_no_group_of_one():
     ends = {"t0": [1, 0, 0, 0], "t1": [None, 0, 0, None], "t2": [None, None, 1, None], "t3": [None] * 4}
     ends["t4"] = [1, None, 1, 1]
     knobs = yaml.safe_load(OnlineParams.example) | {"tasks_per_step": 5, "group_size": 4}
-    found, script = Recorder(TASKS[:5]), Script(ends)
+    found = Recorder(TASKS[:5])
     params = OnlineParams.model_validate({"type": "online", **knobs})
-    state = TrainerState(params, TrainingInputs(TASKS[:5], script), seed=0)
+    state = TrainerState(params, TrainingInputs(TASKS[:5], None), seed=0)
     state.sampler = found
-    with RolloutSchedule(script) as rollouts:
-        RolloutCollector(rollouts, state, params, seed=0).collect(0, is_ahead=False)
+    for task in TASKS[:5]:
+        state.grouped(task, [ended(task, reward) for reward in ends[task.task_id]])
     assert found.observed == {"t0": (True, 0.25), "t1": (False, 0.0), "t4": (False, 1.0)}

@@ -59,7 +59,7 @@ def episode(reward, results, num_written):
             mask=mask,
             logprobs=(0.0, *[-0.5] * num_written),
             reward=reward,
-            outcome=Outcome(reward == 1, reward == 1),
+            outcome=Outcome(reward == 1, False),
         )
     )
 
@@ -77,7 +77,7 @@ def test_metrics_of_episodes_are_worked_out_by_hand():
         math.sqrt(0.5) / 2
     )  # std of (1, 0) with G-1 is sqrt(1/2), of (1/2, 1/2) is 0
     assert found["frac_reward_zero_std"] == found["frac_reward_zero_std_all_bad"] == 0.5
-    assert found["success"] == 0.25
+    assert (found["success"], found["strict_success"]) == (0.25, 0.0)
     assert found["turns"] == (2 + 3 + 1 + 1) / 4
     assert found["tool_failures"] == 1 / 3
     assert found["length"] == 2.0
@@ -126,14 +126,3 @@ def test_the_bonus_is_learnt_from_but_the_metrics_are_about_the_rules(tmp_path, 
         np.mean([played.trajectory.token_ids[4] == 9 for played in episodes]) > 0.2
     )  # one word of sixteen at the start
     assert np.mean([line["reward_mean"] for line in lines[-5:]]) < 0.3
-
-
-def test_a_success_with_needless_calls_counts_as_success_and_as_no_strict_one(tmp_path, monkeypatch):
-    def play_with_a_needless_call(model, task, seed):
-        played = play_words(model, task, seed)
-        return replace(played, trajectory=replace(played.trajectory, outcome=Outcome(True, seed % 2 == 0)))
-
-    monkeypatch.setattr("tiny_runs.play_words", play_with_a_needless_call)
-    _, lines = run_here("online", tmp_path, max_steps=3)
-    assert {line["success"] for line in lines} == {1.0}
-    assert all(0 < line["strict_success"] < 1 for line in lines)

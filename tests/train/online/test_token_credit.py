@@ -6,7 +6,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from posttrain.train.advantages.credit import ByCoin, ByEntropy, EpisodeCredit, ImitationCredit, StepContext
-from posttrain.train.advantages.groups import Group, TaskHistory, Turn, over_tokens
+from posttrain.train.advantages.groups import Group, TaskHistory, Turn
 from posttrain.train.advantages.returns import DiscountedCredit, StatesCredit
 from posttrain.train.advantages.scores import ScoresCredit
 from posttrain.train.advantages.turn_scores import TurnScoresCredit
@@ -43,11 +43,6 @@ def credited(rule, *groups, entropies=None, seed=0, step=0):
 
 
 # -- which rule, and over which tokens
-
-
-def test_each_token_has_its_turns_number():
-    assert over_tokens(np.array([1.0, 2.0]), TWO_TURNS).tolist() == [1, 1, 2]
-    assert over_tokens(np.zeros(0), []).tolist() == []
 
 
 def test_each_rule_credits_the_tokens_of_two_episodes_by_hand():

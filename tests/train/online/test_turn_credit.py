@@ -11,7 +11,7 @@ from posttrain.train.advantages.credit import StepContext
 from posttrain.train.advantages.groups import Group, TaskHistory, Turn
 from posttrain.train.advantages.returns import DiscountedCredit, StatesCredit
 from posttrain.train.advantages.turn_scores import TurnScoresCredit, first_call
-from tests.train.online.bandit import TURN_SCORES, expected_of_ways, group_of, sum_over_ways, true_gradient, ways
+from tests.train.online.bandit import expected_of_ways, group_of, sum_over_ways, true_gradient, ways
 
 MEAN, OTHERS = {"type": "group_mean"}, {"type": "leave_one_out"}
 BEST = {"type": "virtual_best", "best": 1.25}
@@ -139,14 +139,6 @@ def test_rewards_raised_alike_change_the_credit_of_states_by_what_a_long_way_dis
     assert credited("states", group([1.0, 1.0], two)) == [[[-0.25, 0.0], [0.25]]]
 
 
-@pytest.mark.parametrize("scale", [NONE, STD], ids=["none", "group_std"])
-@pytest.mark.parametrize("level", [-0.3, 0.2, 1 / 3, 0.6])
-@pytest.mark.parametrize("name", RULES)
-def test_equal_rewards_and_scores_teach_exactly_nothing(name, level, scale):
-    eight = group([level] * 8, [turns(("a", 0.7), "b")] * 8)
-    assert credited(name, eight, scale=scale) == [[[0.0, 0.0]] * 8]
-
-
 @pytest.mark.parametrize("baseline", [MEAN, OTHERS], ids=["group_mean", "leave_one_out"])
 @pytest.mark.parametrize("name", RULES)
 def test_rewards_that_differ_by_rounding_teach_nothing(name, baseline):
@@ -222,26 +214,6 @@ def test_turn_scores_follow_the_gradient_of_reward_and_first_score_without_a_bia
     found = expected("turn_scores", baseline=baseline, weight=weight)
     np.testing.assert_allclose(found, share * target, atol=1e-9)
     assert not are_along(target, true_gradient())
-
-
-def test_compared_with_those_alone_that_called_a_first_score_would_push_against_calling():
-    """The bias of verl #7244: the mean of what others earned on the way is taken from whoever goes
-    on, and from nobody who stops."""
-    has_called = [any(score is not None for score in scores) for scores in TURN_SCORES.values()]
-    probabilities = [way.probability for way in ways()]
-    chance = np.dot(probabilities, has_called)
-    mean = sum(way.probability * first_score(way) for way in ways()) / chance
-
-    def among_callers(way, turn):
-        place = first_call(way.turns)
-        return 0.0 if place is None or turn > place else first_score(way) - mean
-
-    unbiased = sum_over_ways(lambda way, _: first_score(way))
-    of_calling = sum_over_ways(lambda way, _: float(first_call(way.turns) is not None))
-    np.testing.assert_allclose(sum_over_ways(among_callers), unbiased - mean * of_calling, atol=1e-9)
-    ours = expected("turn_scores", baseline=OTHERS) - true_gradient()
-    np.testing.assert_allclose(ours, unbiased, atol=1e-9)
-    assert np.abs(mean * of_calling).max() > 0.05
 
 
 def test_every_turn_adds_the_gradient_of_its_own_score_less_what_the_groups_are_expected_to_be():
