@@ -32,6 +32,7 @@ ONE_STEP: dict[str, Any] = {
     "world.num_rl_tasks": 16,
     "world.num_dev_tasks": 4,
     "prepare_model.warmup_steps": 2,
+    "sample_preferences.num_tasks": 16,
     "train_sft.max_steps": 2,
     "train_sft.eval_every_steps": 2,
     "train_policy.algorithm.max_steps": 1,
