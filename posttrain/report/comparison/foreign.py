@@ -20,7 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from posttrain.evals.rollout_files import INSPECT_VALUES, is_unscored
+from posttrain.evals.health import INSPECT_VALUES, is_unscored
 from posttrain.report.comparison.runs import LockedStage, RunResults
 from posttrain.report.run_reader import HELD_OUT, TaskResult, parse_results
 from posttrain.runtime.exits import ConfigurationError, DataError
