@@ -33,10 +33,9 @@ from flows.graph_run import BESIDE_EACH_OTHER, LOOK_S, is_cancelled, run_graph
 from flows.local_server import with_server
 from posttrain.dispatch.settings import load_settings
 from posttrain.experiments.branches import PARAMS, check_branches, commit_results, open_worktree
-from posttrain.experiments.markdown import table_markdown
 from posttrain.experiments.plan import Plan, Variant, read_plan, variants
 from posttrain.experiments.record import code_digest, of_today, read_arm, read_arms, record_file, write_arms
-from posttrain.experiments.verdicts import make_table
+from posttrain.experiments.verdicts import make_table, table_markdown
 from posttrain.pipeline.dedup_lock import lock_key
 from posttrain.pipeline.executor import StageExecutor
 from posttrain.pipeline.git import edited_files, file_at
