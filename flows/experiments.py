@@ -135,7 +135,7 @@ def total_state(under_way: UnderWay, ended: Mapping[str, State[Any]]) -> State[A
     if failed := {name: state for name, state in ended.items() if not state.is_completed()}:
         message = "; ".join(f"{name}: {state.message}" for name, state in failed.items())
         first = next(iter(failed.values())).result(raise_on_failure=False)
-        return Failed(message=message, data=StageFailure(message, getattr(first, "exit_code", 1)))
+        return Failed(message=message, data=StageFailure(message, getattr(first, "code", 1)))
     return Completed(message=f"{len(ended)} experiments are up to date")
 
 
