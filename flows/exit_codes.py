@@ -13,11 +13,11 @@ from posttrain.runtime.redaction import redact, redact_uncaught
 
 
 class StageFailure(Exception):
-    """A stage did not end well. `exit_code` is that of its command, 1 where DVC itself failed."""
+    """A stage did not end well. `code` is that of its command, 1 where DVC itself failed."""
 
-    def __init__(self, message: str, exit_code: int) -> None:
+    def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
-        self.exit_code = exit_code
+        self.code = code
 
 
 def exit_with(run: Callable[[], Any]) -> NoReturn:
@@ -30,15 +30,9 @@ def exit_with(run: Callable[[], Any]) -> NoReturn:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         run()
-    except StageFailure as failure:
-        print(redact(str(failure)), file=sys.stderr)
-        sys.exit(failure.exit_code)
-    except StageError as error:
+    except (StageFailure, StageError, CancelledRun) as error:
         print(redact(str(error)), file=sys.stderr)
-        sys.exit(error.code)
-    except CancelledRun as error:
-        print(redact(str(error)), file=sys.stderr)
-        sys.exit(Interrupted.code)
+        sys.exit(getattr(error, "code", Interrupted.code))
     except KeyboardInterrupt:
         print("interrupted: run it again, what is done is kept", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)

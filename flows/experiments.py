@@ -33,10 +33,9 @@ from flows.graph_run import BESIDE_EACH_OTHER, LOOK_S, is_cancelled, run_graph
 from flows.local_server import with_server
 from posttrain.dispatch.settings import load_settings
 from posttrain.experiments.branches import PARAMS, check_branches, commit_results, open_worktree
-from posttrain.experiments.markdown import table_markdown
 from posttrain.experiments.plan import Plan, Variant, read_plan, variants
 from posttrain.experiments.record import code_digest, of_today, read_arm, read_arms, record_file, write_arms
-from posttrain.experiments.verdicts import make_table
+from posttrain.experiments.verdicts import make_table, table_markdown
 from posttrain.pipeline.dedup_lock import lock_key
 from posttrain.pipeline.executor import StageExecutor
 from posttrain.pipeline.git import edited_files, file_at
@@ -136,7 +135,7 @@ def total_state(under_way: UnderWay, ended: Mapping[str, State[Any]]) -> State[A
     if failed := {name: state for name, state in ended.items() if not state.is_completed()}:
         message = "; ".join(f"{name}: {state.message}" for name, state in failed.items())
         first = next(iter(failed.values())).result(raise_on_failure=False)
-        return Failed(message=message, data=StageFailure(message, getattr(first, "exit_code", 1)))
+        return Failed(message=message, data=StageFailure(message, getattr(first, "code", 1)))
     return Completed(message=f"{len(ended)} experiments are up to date")
 
 

@@ -10,11 +10,10 @@ import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import httpx
 from prefect import get_run_logger, task
-from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
+from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State, TaskRun
@@ -62,7 +61,7 @@ def run_graph(runs: StageExecutor, reports: Path, targets: Collection[str] = ())
             needed = [futures[name] for name in node.upstream]
             stage_task = run_stage.with_options(name=node.stage, task_run_name=node.name, description=node.description)
             futures[node.name] = stage_task.submit(node, runs, status, wait_for=needed, return_state=False)
-        _wait_for(list(futures.values()), runs, status)
+        _wait_for(list(futures.values()), runs)
     except BaseException:  # the job of a stage is ended by no signal to this process
         runs.stop()
         raise
@@ -112,12 +111,8 @@ def run_stage(node: StageNode, runs: StageExecutor, status: RunStatus) -> State[
     that it left and starts no second."""
     log = get_run_logger()
 
-    def log_line(line: str) -> None:
-        log.info(line)
-        status.update(node.name, line)
-
     try:
-        outcome = runs.run(node, log_line, _show)
+        outcome = runs.run(node, log.info, _show)
     except Interrupted as error:
         return Cancelled(message=str(error))
     status.finish(node.name, outcome)
@@ -151,37 +146,13 @@ def _show(status: JobStatus, num_preempted: int) -> None:
     emit_task_run_state_change_event(run.task_run, before, state)
 
 
-class _Progress:
-    """The artifact that shows how much of the run is done. There is none where all is done before
-    anybody could look."""
-
-    def __init__(self, status: RunStatus) -> None:
-        self._status = status
-        self._shown: tuple[UUID, float] | None = None
-
-    @property
-    def is_shown(self) -> bool:
-        return self._shown is not None
-
-    def show(self) -> None:
-        percent = self._status.percent()
-        if self._shown is None:
-            made = create_progress_artifact(percent, key="progress", description="of all stages, each counted alike")
-            assert isinstance(made, UUID)  # and no coroutine: this thread has no event loop
-            self._shown = made, percent
-        elif percent != self._shown[1]:
-            self._shown = self._shown[0], percent
-            update_progress_artifact(self._shown[0], percent)
-
-
-def _wait_for(futures: Sequence[PrefectFuture[Any]], runs: StageExecutor, status: RunStatus) -> None:
-    """Wait until all are done. Meanwhile update the progress on the server, and ask it whether the
-    run was cancelled: a worker would send a signal, but a run started in a terminal has no
-    worker."""
+def _wait_for(futures: Sequence[PrefectFuture[Any]], runs: StageExecutor) -> None:
+    """Wait until all are done. Meanwhile ask the server whether the run was cancelled: a worker
+    would send a signal, but a run started in a terminal has no worker."""
     done: queue.Queue[PrefectFuture[Any]] = queue.Queue()
     for future in futures:
         future.add_done_callback(done.put)
-    progress, num_left, next_look_s = _Progress(status), len(futures), time.monotonic() + LOOK_S
+    num_left, next_look_s = len(futures), time.monotonic() + LOOK_S
     while num_left:
         with contextlib.suppress(queue.Empty):
             done.get(timeout=LOOK_S)
@@ -189,13 +160,9 @@ def _wait_for(futures: Sequence[PrefectFuture[Any]], runs: StageExecutor, status
         if time.monotonic() < next_look_s:
             continue
         next_look_s = time.monotonic() + LOOK_S
-        with contextlib.suppress(httpx.HTTPError):  # a server that is away for a while ends no run
-            progress.show()
         if not runs.is_stopped and is_cancelled():
             get_run_logger().warning("cancelled on the server: its jobs are killed")
             runs.stop()
-    if progress.is_shown:
-        progress.show()
 
 
 def is_cancelled() -> bool:

@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -68,11 +67,14 @@ def serve(root: Path, port: int) -> None:
             "PYTHONPATH": os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")])),
         }
         environment.pop("POSTTRAIN_ROOT", None)  # the worker's: it would be written into the deployments
-        server = ends.enter_context(_server(home, listening, secret, environment))
+        with _log(home, "server") as log:
+            server = start_server(listening, secret, environment, is_temporary=False, output=log)
+        ends.enter_context(_ended("server", server))
         print(f"starting the server at {url}", flush=True)
         wait_for_server(server, port, patience_s=_START_PATIENCE_S, log=home / "server.log")
         _deploy(home, environment)
-        worker = ends.enter_context(_worker(home, {**environment, "POSTTRAIN_ROOT": str(root)}))
+        worker = _worker(home, {**environment, "POSTTRAIN_ROOT": str(root)})
+        ends.enter_context(_ended("worker", worker))
         ends.callback(_end_runs, worker)
         print(_INSTRUCTIONS.format(url=url, home=home.relative_to(root), secret=HOME / SECRET), flush=True)
         while True:
@@ -118,22 +120,10 @@ def read_secret(path: Path) -> str:
     return secret
 
 
-@contextlib.contextmanager
-def _server(
-    home: Path, listening: socket.socket, secret: str, environment: Mapping[str, str]
-) -> Iterator[subprocess.Popen[bytes]]:
-    with (
-        _log(home, "server") as log,
-        _ended("server", start_server(listening, secret, environment, is_temporary=False, output=log)) as process,
-    ):
-        yield process
-
-
-@contextlib.contextmanager
-def _worker(home: Path, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+def _worker(home: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    worker = f"prefect worker start --pool {POOL} --type process".split()
     with _log(home, "worker") as log:
-        worker = f"prefect worker start --pool {POOL} --type process".split()
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-m", "flows.die_with_parent", str(os.getpid()), *worker],
             env=dict(environment),
             stdin=subprocess.DEVNULL,
@@ -141,15 +131,13 @@ def _worker(home: Path, environment: Mapping[str, str]) -> Iterator[subprocess.P
             stderr=subprocess.STDOUT,
             start_new_session=True,  # a terminal's Ctrl-C would reach all at once
         )
-    with _ended("worker", process):
-        yield process
 
 
 @contextlib.contextmanager
-def _ended(name: str, process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+def _ended(name: str, process: subprocess.Popen[bytes]) -> Iterator[None]:
     """Terminate the process at the end, and kill it with all it started where it does not end."""
     try:
-        yield process
+        yield
     finally:
         print(f"ending the {name}", flush=True)
         process.terminate()

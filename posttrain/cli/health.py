@@ -22,8 +22,7 @@ def add_health(commands: Commands) -> None:
 def health(file: Path, file_format: str | None, reward: str, group: str, success_at: float, as_json: bool) -> None:
     """Print how much signal groups of these trajectories give: the reward spread within a task, and
     the share of groups without any."""
-    from posttrain.evals.health import group_health
-    from posttrain.evals.rollout_files import read_rollouts
+    from posttrain.evals.health import group_health, read_rollouts
 
     found = read_rollouts(file, file_format, reward=reward, group=group)
     if found.unread:

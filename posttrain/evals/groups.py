@@ -9,6 +9,7 @@ batch since 0.27, and its zero test is a tolerance on a float32 std, which takes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +56,21 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "frac_reward_zero_std_all_good": all_good / len(groups),
         "frac_reward_zero_std_other": (len(equal) - all_bad - all_good) / len(groups),
     }
+
+
+def pass_hat_k(successes: Sequence[Sequence[bool]], k: int) -> float:
+    """pass^k, the chance that k independent episodes of a task all succeed (tau-bench, arXiv
+    2406.12045, section 3): the mean over tasks of C(c, k) / C(n, k), for c successes among n
+    samples, which is the unbiased estimate of p^k.
+
+    One task with 3 of 4: k=1 gives 3/4, k=2 gives 3/6, k=4 gives 0. Raises ValueError where a task
+    has fewer than k samples, or there is no task.
+    """
+    if not successes or min(len(samples) for samples in successes) < k or k < 1:
+        raise ValueError(
+            f"pass^{k} needs {k} or more samples of each task; the smallest has {min(map(len, successes), default=0)}"
+        )
+    return float(np.mean([comb(sum(samples), k) / comb(len(samples), k) for samples in successes]))
 
 
 def are_equal(rewards_G: Sequence[float] | NDArray[np.float64]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from posttrain.evals.passk import pass_hat_k
+from posttrain.evals.groups import pass_hat_k
 from posttrain.evals.significance import LEVEL, share_interval
 from posttrain.runtime.exits import Interrupted
 from posttrain.types import Message, Task, Trajectory

@@ -1,8 +1,5 @@
-"""Status of a run of the graph: how far it is and how its stages ended, updated by the threads that
-run them, printed by another."""
+"""Status of a run of the graph: how its stages ended, noted by the threads that run them."""
 
-import re
-import threading
 from collections.abc import Mapping, Sequence
 
 from posttrain.pipeline.executor import NodeOutcome
@@ -15,27 +12,10 @@ class RunStatus:
     def __init__(self, nodes: Sequence[StageNode]) -> None:
         self._nodes = nodes
         self._outcomes: dict[str, NodeOutcome] = {}
-        self._shares: dict[str, float] = {}  # of what runs
-        self._lock = threading.Lock()
-
-    def update(self, name: str, line: str) -> None:
-        """Take a line that a stage printed; `[train_sft] 120/800  3.1/s  …` is its progress. Of
-        several loops the furthest counts."""
-        if found := re.match(rf"\[{re.escape(name)}\] (\d+)/(\d+)  ", line):
-            done, total = int(found[1]), int(found[2])
-            with self._lock:
-                self._shares[name] = max(self._shares.get(name, 0.0), min(done / total, 1.0) if total else 0.0)
 
     def finish(self, name: str, outcome: NodeOutcome) -> None:
         """Set the outcome of a stage, in place of an earlier one."""
-        with self._lock:
-            self._outcomes[name] = outcome
-
-    def percent(self) -> float:
-        """Percent of all stages, each counted alike: 2 of 4 done and a third at half is 62.5."""
-        with self._lock:
-            running = sum(share for name, share in self._shares.items() if name not in self._outcomes)
-            return round(100 * (len(self._outcomes) + running) / max(len(self._nodes), 1), 1)
+        self._outcomes[name] = outcome
 
     def failed(self) -> dict[str, NodeOutcome]:
         return {name: outcome for name, outcome in self._outcomes.items() if not outcome.is_good}

@@ -84,7 +84,7 @@ def run_progress(seconds: Mapping[str, float | None], stage: str, share: float, 
 
 class Progress:
     """Prints progress lines of one stage: rewritten in place on a terminal, a new line every few
-    seconds elsewhere. Flows parse them (`posttrain/pipeline/run_status.py`).
+    seconds elsewhere.
 
     A stage may count several loops one after the other; the furthest is its share of the run.
     """

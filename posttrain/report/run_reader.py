@@ -275,12 +275,7 @@ class RewardModelSummary(Source):
 
 def read_object(path: Path, kind: type[Read]) -> Read:
     """Read a JSON file. Raises DataError that names file, field and remedy."""
-    try:
-        return kind.model_validate(_parsed(_text(path)))
-    except ValidationError as error:
-        raise DataError(_complaint(path, error)) from error
-    except ValueError as error:
-        raise DataError(f"{path} is not whole JSON ({error}): delete it and run `{_maker(path)}`") from error
+    return _validated(path, kind, _text(path), where="")
 
 
 def read_lines(path: Path, kind: type[Read]) -> list[Read]:
@@ -288,16 +283,9 @@ def read_lines(path: Path, kind: type[Read]) -> list[Read]:
     lines = [line for line in _text(path).split("\n") if line.strip()]
     if not lines:
         raise DataError(f"{path} is empty, so there is nothing to draw: run `{_maker(path)}`")
-    objects: list[Read] = []
-    for number, line in enumerate(lines, 1):
-        try:
-            objects.append(kind.model_validate(_parsed(line)))
-        except ValidationError as error:
-            raise DataError(_complaint(path, error, line=number)) from error
-        except ValueError as error:
-            cut = "the last line is cut off" if number == len(lines) else f"line {number} of {len(lines)} is not JSON"
-            raise DataError(f"{path}: {cut} ({error}): delete it and run `{_maker(path)}`") from error
-    return objects
+    return [
+        _validated(path, kind, line, where=f", line {number} of {len(lines)},") for number, line in enumerate(lines, 1)
+    ]
 
 
 def parse_object(kind: type[Read], content: bytes) -> Read:
@@ -363,33 +351,26 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise DataError(f"{path} is missing, and the report would be silent about it: run `{_maker(path)}`") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 text ({error}): delete it and run `{_maker(path)}`") from error
-    except OSError as error:
-        raise DataError(
-            f"{path} cannot be read ({error.strerror}): move away what is in its place and run `{_maker(path)}`"
-        ) from error
+    except (UnicodeDecodeError, OSError) as error:
+        raise DataError(f"{path} cannot be read ({error}): delete it and run `{_maker(path)}`") from error
 
 
-def _parsed(text: str) -> Any:
-    """Parse JSON. Raises ValueError for NaN and infinity, which a chart would not show."""
+def _validated(path: Path, kind: type[Read], text: str, *, where: str) -> Read:
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
-    except RecursionError as error:
-        raise ValueError("it is nested too deep") from error
+        # NaN and infinity are refused: a chart would not show them.
+        return kind.model_validate(json.loads(text, parse_constant=_refuse_constant))
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, one['loc'])) or 'the whole'}: {one['msg']}" for one in error.errors()]
+        raise DataError(
+            f"{path}{where} is not what the report reads ({'; '.join(problems[:4])}): it comes from other code; "
+            f"run `{_maker(path)}`"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}{where} is not whole JSON ({error}): delete it and run `{_maker(path)}`") from error
 
 
 def _refuse_constant(word: str) -> None:
     raise ValueError(f"{word} is no JSON")
-
-
-def _complaint(path: Path, error: ValidationError, *, line: int | None = None) -> str:
-    where = f"{path}, line {line}" if line else str(path)
-    problems = [f"{'.'.join(map(str, problem['loc'])) or 'the whole'}: {problem['msg']}" for problem in error.errors()]
-    return (
-        f"{where} is not what the report reads ({'; '.join(problems[:4])}): it comes from other code; "
-        f"run `{_maker(path)}`"
-    )
 
 
 def _maker(path: Path) -> str:

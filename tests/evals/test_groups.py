@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from posttrain.evals.groups import Group, are_equal, group_metrics
+from posttrain.evals.groups import Group, are_equal, group_metrics, pass_hat_k
 
 
 def group(*rewards: float, successes: int) -> Group:
@@ -57,3 +57,19 @@ def test_every_result_names_its_definition():
 def test_a_group_without_a_spread_to_measure_is_refused(groups):
     with pytest.raises(ValueError, match="two or more rewards"):
         group_metrics(groups)
+
+
+@pytest.mark.parametrize(("k", "value"), [(1, 3 / 4), (2, 3 / 6), (3, 1 / 4), (4, 0.0)])
+def test_three_of_four_successes_by_hand(k, value):
+    # C(3, k) / C(4, k): 3/4, 3/6, 1/4, 0/1
+    assert pass_hat_k([[True, True, False, True]], k) == value
+
+
+def test_tasks_count_alike():
+    assert pass_hat_k([[True] * 4, [True, False]], 2) == 0.5  # (1 + 0) / 2
+
+
+@pytest.mark.parametrize(("samples", "k"), [([[True, True]], 3), ([], 1), ([[True]], 0)])
+def test_more_draws_than_samples_are_refused(samples, k):
+    with pytest.raises(ValueError, match="samples of each task"):
+        pass_hat_k(samples, k)

@@ -5,9 +5,8 @@ import pytest
 
 from posttrain.evals.significance import paired_difference
 from posttrain.experiments import verdicts
-from posttrain.experiments.markdown import table_markdown
 from posttrain.experiments.plan import Plan, read_plan
-from posttrain.experiments.verdicts import Row, Table
+from posttrain.experiments.verdicts import Row, Table, table_markdown
 from posttrain.report.arms import Arm, PolicyResult, Training
 from posttrain.report.run_reader import Measure
 from posttrain.runtime.exits import DataError

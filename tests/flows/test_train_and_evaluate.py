@@ -135,7 +135,6 @@ def test_a_run_has_a_task_per_stage_and_item_and_a_second_run_finds_them_cached(
     names = ["train", "evaluate@teacher", "evaluate@base", "evaluate@sft", "evaluate@policy", "report"]
     assert {name: state for name, (state, _) in final_states(root).items()} == dict.fromkeys(names, "Completed")
     assert "| policy | 75.0 % | 50.0 … 100.0 % | 25.0 % | 75.0 % | 25.0 % | 40 |" in artifacts(root)["evaluation"]
-    assert artifacts(root)["progress"] == 100
     assert not is_server_alive(output)
 
     exit_code, output = run_flow(root, repository)
@@ -258,12 +257,9 @@ def test_the_table_of_stages_names_the_cause_of_a_failure_and_what_other_stages_
     ]
 
 
-def test_progress_counts_stages_alike_and_the_one_that_runs_by_what_it_prints():
+def test_a_status_knows_what_is_missing_and_counts_what_ran():
     run_status = RunStatus([StageNode(name, "", "", (), (), (), ()) for name in ("one", "two", "three", "four")])
     run_status.finish("one", NodeOutcome("cached", 0.1))
     run_status.finish("two", NodeOutcome("completed", 9.0, num_preempted=2))
-    run_status.update("three", "[three] 120/240  3.1/s  38 s left")  # 2 done and a half: 2.5 of 4
-    run_status.update("three", "[three] 1/100  3.1/s  38 s left  another loop")
-    run_status.update("three", "[threefold] 240/240  3.1/s  0 s left")
-    assert (run_status.percent(), run_status.missing()) == (62.5, ["three", "four"])
+    assert run_status.missing() == ["three", "four"]
     assert run_status.summary() == "1 of 4 stages ran, preempted 2 times"

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from posttrain.pipeline.graph import StageNode, read_graph
-from posttrain.pipeline.run_status import RunStatus
+from posttrain.pipeline.graph import read_graph
 from posttrain.provenance.costs import COSTS, Cost, append_cost
 from posttrain.provenance.environment import stage_environment
 from posttrain.provenance.eta import (
@@ -102,15 +101,6 @@ def test_a_log_has_a_line_every_five_seconds_and_at_the_end_of_each_loop(capsys,
         "[train] 12/12  1.0/s  0 s left  stage 2 of 3, 40 % of the run, 60 s left  loss 0.5",
         "[train] 2/2  0.5/s  0 s left  stage 2 of 3, 40 % of the run, 60 s left",
     ]
-
-
-def test_a_flow_reads_the_lines_of_a_log(capsys):
-    node = StageNode("train", "python", "", (), (), (), ())
-    status = RunStatus([node, StageNode("report", "python", "", (), (), (), ("train",))])
-    Progress(RUN).show("train", 3, 4)
-    for line in capsys.readouterr().err.splitlines():
-        status.update("train", line)
-    assert status.percent() == 37.5
 
 
 def test_a_terminal_has_one_line_that_is_written_over_within_its_width_and_is_empty_in_the_end(repository):

@@ -231,7 +231,7 @@ def test_a_missing_file_is_named_with_the_command_that_writes_it(make_reports, n
         ("evaluate/base.json", {"success_rate": 0.5}, r"base\.json is not what the report reads \(ci_low: Field req"),
         ("evaluate/sft.tasks.jsonl", [task_record("a"), task_record("b", turns="many")], r"jsonl, line 2 .*turns"),
         ("evaluate/teacher.json", '{"success_rate": 1', r"teacher\.json is not whole JSON"),
-        ("train_sft/metrics.jsonl", '{"step": 1}\n{"st', "the last line is cut off"),
+        ("train_sft/metrics.jsonl", '{"step": 1}\n{"st', "line 2 of 2, is not whole JSON"),
         ("train_policy/metrics.jsonl", "", "is empty"),
     ],
 )

@@ -17,9 +17,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from posttrain.pipeline.git import git
-from posttrain.report.comparison.git_objects import read_objects
 from posttrain.report.comparison.page import comparison_page
-from posttrain.report.comparison.runs import read_runs
+from posttrain.report.comparison.runs import read_objects, read_runs
 from posttrain.report.comparison.settings import compare_settings
 from posttrain.report.html import rendered
 from posttrain.report.run_reader import Evaluation, parse_object

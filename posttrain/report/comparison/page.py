@@ -5,9 +5,8 @@ from pathlib import Path
 
 from posttrain.evals.significance import LEVEL, share_interval
 from posttrain.report.comparison.curves import drawn_charts
-from posttrain.report.comparison.data import class_counts, data_files, row_counts
 from posttrain.report.comparison.settings import Setting
-from posttrain.report.comparison.stages import stage_differences
+from posttrain.report.comparison.stages import class_counts, data_files, row_counts, stage_differences
 from posttrain.report.comparison.tables import (
     amount,
     comparison_notes,

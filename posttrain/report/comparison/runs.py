@@ -1,21 +1,24 @@
-"""Reads the results of runs from git's objects: knobs, hashes, results of each task, curves.
+"""Reads the results of runs out of git's objects, through one process and without a checkout:
+knobs, hashes, results of each task, curves.
 
 A branch may come from other code, be half done or damaged. A file that cannot be read is a sentence
 in `problems`, and the rest is shown; only a name that git does not know ends a comparison.
 """
 
+import contextlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from posttrain.pipeline.git import git
+from posttrain.pipeline.git import git, succeeds
 from posttrain.provenance.costs import Cost
 from posttrain.provenance.run_records import RECORDS, parse_records, result_key
 from posttrain.report.arms import Arms
-from posttrain.report.comparison.git_objects import edited_branches, full_name, read_objects
 from posttrain.report.knobs import SEED, Knobs, parse_knobs
 from posttrain.report.run_reader import (
     Evaluation,
@@ -40,7 +43,6 @@ _VALIDATION, _RESAMPLING = "reports/validate_data/summary.json", "reports/resamp
 # DVC writes its lock as no other tool does; as YAML a hundred of them would take seconds
 _STAGE = re.compile(r"^  (?=\S)", re.MULTILINE)
 _HASHED = re.compile(r"^    - path: (.+)\n(?:      hash: md5\n)?      md5: ([0-9a-f]{32}(?:\.dir)?)$", re.MULTILINE)
-_CONFLICT = re.compile(rb"^(<{7}|={7}|>{7})( |$)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ def read_runs(root: Path, names: Sequence[str], *, policy: str = "policy") -> li
     commits = [_commit(root, name) for name in names]
     files = _files(policy)
     objects = read_objects(root, [f"{commit.id}:./{file.path}" for commit in commits for file in files.values()])
-    edited = edited_branches(root)
+    edited = _edited_branches(root)
     parsed: dict[tuple[str, str], tuple[Any, str]] = {}  # by path and hash: commits share most files
     runs = []
     for name, commit in zip(names, commits, strict=True):
@@ -145,7 +147,7 @@ def read_runs(root: Path, names: Sequence[str], *, policy: str = "policy") -> li
                 resampling=values["resampling"],
                 seed_rates={one: values["arms"].seed_rates(policy, values["knobs"], one) for one in Measure},
                 problems=[problem for problem in problems.values() if problem],
-                is_dirty=full_name(root, name) in edited,
+                is_dirty=_full_name(root, name) in edited,
                 costs=_costs_of(values["stages"], values["costs"]),
             )
         )
@@ -196,8 +198,6 @@ class _File:
         except (ValueError, RecursionError) as error:
             lines = str(error).splitlines() or [type(error).__name__]
             value, problem = self.empty, f" cannot be read: {lines[0]}"
-        if problem and _CONFLICT.search(content):
-            return self.empty, f"{self.path} has a conflict of a merge"
         return value, f"{self.path}{problem}" if problem else ""
 
 
@@ -220,11 +220,59 @@ def _files(policy: str) -> dict[str, _File]:
 
 
 def _stages(content: bytes) -> tuple[dict[str, LockedStage], str]:
-    if _CONFLICT.search(content):
-        raise ValueError("it is two locks")
     stages = {}
     for block in _STAGE.split(content.decode())[1:]:
         read, _, written = block.partition("\n    outs:\n")
         name = block.partition(":\n")[0].strip("'\"")
         stages[name] = LockedStage(dict(_HASHED.findall(read)), dict(_HASHED.findall(written)))
     return stages, "" if stages or not content.strip() else " names no stage: it is no dvc.lock"
+
+
+class Object(NamedTuple):
+    """An object of git; `id` is its hash, equal for equal contents."""
+
+    id: str
+    content: bytes
+
+
+def read_objects(root: Path, names: Sequence[str]) -> Iterator[Object | None]:
+    """The object of each name, such as `0123abc:./params.yaml` (the dot is `root` itself); None of
+    a name that git does not know. One at a time: all together would fill the memory.
+
+    A name is a line to git, so it holds no newline: name commits by their hashes."""
+    # A file, because git would stop reading names from a pipe while nobody reads its answers.
+    with tempfile.TemporaryFile() as asked:
+        asked.write("".join(f"{name}\n" for name in names).encode())
+        asked.seek(0)
+        command = ["git", "cat-file", "--buffer", "--batch=%(objectname) %(objectsize)"]
+        with subprocess.Popen(command, cwd=root, stdin=asked, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            for name in names:
+                answer = process.stdout.readline()
+                if not answer:
+                    raise ConfigurationError(f"git cannot read {name} of {root}: `git fsck` says what is damaged")
+                object_id, _, size = answer.decode().strip().rpartition(" ")
+                if not size.isdigit():  # the name and `missing`, or `ambiguous`
+                    yield None
+                    continue
+                yield Object(object_id, process.stdout.read(int(size)))
+                process.stdout.read(1)  # the newline that git puts behind
+
+
+def _full_name(root: Path, name: str) -> str:
+    """`refs/heads/main` of `main`, and of `HEAD` where that is checked out; empty of a commit."""
+    with contextlib.suppress(ConfigurationError):
+        return git(root, "rev-parse", "--symbolic-full-name", "--verify", "--quiet", name)
+    return ""
+
+
+def _edited_branches(root: Path) -> set[str]:
+    """Full names of the branches whose working tree has edits of tracked files."""
+    found = set()
+    for block in git(root, "worktree", "list", "--porcelain").split("\n\n"):
+        lines = dict(line.partition(" ")[::2] for line in block.splitlines())
+        folder, branch = Path(lines.get("worktree", "")), lines.get("branch")
+        # a worktree's folder may have been deleted by hand
+        if branch and folder.is_dir() and not succeeds(folder, "diff", "--quiet", "HEAD"):
+            found.add(branch)
+    return found

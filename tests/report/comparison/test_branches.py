@@ -11,12 +11,10 @@ from posttrain.evals.significance import Decision
 from posttrain.provenance.lockfile import lock_entries
 from posttrain.provenance.run_records import RECORDS
 from posttrain.report.comparison.curves import drawn_charts
-from posttrain.report.comparison.data import class_counts, data_files, row_counts
-from posttrain.report.comparison.git_objects import read_objects
 from posttrain.report.comparison.page import comparison_page
-from posttrain.report.comparison.runs import read_runs
+from posttrain.report.comparison.runs import read_objects, read_runs
 from posttrain.report.comparison.settings import compare_settings
-from posttrain.report.comparison.stages import stage_differences
+from posttrain.report.comparison.stages import class_counts, data_files, row_counts, stage_differences
 from posttrain.report.comparison.tables import comparison_json, comparison_markdown, comparison_text, differs_in
 from posttrain.report.run_reader import Measure
 from posttrain.runtime.exits import ConfigurationError
@@ -181,18 +179,6 @@ def test_a_folder_that_is_no_repository_is_refused(tmp_path, monkeypatch):
 
 BROKEN = {
     "no results": ({TASKS: None}, f"no {TASKS}"),
-    "a conflict": (
-        {"dvc.lock": "<<<<<<< HEAD\na: 1\n=======\na: 2\n>>>>>>> x\n"},
-        "dvc.lock has a conflict of a merge",
-    ),
-    "a conflict in a lock that is else whole": (
-        {"dvc.lock": "schema: '2.0'\nstages:\n  a:\n    cmd: a\n<<<<<<< HEAD\n=======\n>>>>>>> x\n"},
-        "dvc.lock has a conflict of a merge",
-    ),
-    "a conflict in results": (
-        {TASKS: "<<<<<<< HEAD\n{}\n=======\n>>>>>>> x\n"},
-        f"{TASKS} has a conflict of a merge",
-    ),
     "another lock": ({"dvc.lock": "schema: '3.0'\n"}, "dvc.lock names no stage"),
     "other knobs": ({"params.yaml": "- 1\n"}, "params.yaml cannot be read: it is no mapping"),
     "bad YAML": ({"params.yaml": "a: [\n"}, "params.yaml cannot be read: line 2: while parsing"),

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.branches import Branch, make_repository
 from posttrain.pipeline.git import git
-from posttrain.report.comparison.dashboard import Dashboard, list_branches
+from posttrain.report.comparison.dashboard import Dashboard
 from posttrain.runtime.exits import ConfigurationError
 from tests.console import posttrain
 from tests.report.outline import Outline
@@ -86,13 +86,6 @@ def test_branches_are_compared_as_they_are_now(dashboard, root):
     ]
     git(root, "branch", "gone", "main")
     assert ask(dashboard, "/compare?name=main&name=gone", key=dashboard.key)[0] == 200
-
-
-def test_two_hundred_branches_are_listed(tmp_path):
-    root = make_repository(tmp_path / "git", [Branch("main")])
-    for index in range(200):
-        git(root, "branch", f"exp/{index}", "main")
-    assert len({one["name"] for one in list_branches(root) if one["success_rate"] is not None}) == 201
 
 
 def test_what_is_no_repository_and_a_port_that_is_taken_are_refused(tmp_path, dashboard, monkeypatch):

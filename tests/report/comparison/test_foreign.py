@@ -207,35 +207,6 @@ def test_a_flipped_byte_of_an_archive_is_never_another_result(tmp_path):
     assert num_refused > 50
 
 
-def bomb(tmp_path, samples, *, size=None):
-    file = tmp_path / "bomb.eval"
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("header.json", b'{"status": "success"}')
-        for place, content in enumerate(samples):
-            archive.writestr(f"samples/{place}_epoch_1.json", content)
-            archive.infolist()[-1].file_size = len(content) if size is None else size
-    return file
-
-
-def huge_json(tmp_path):
-    with (tmp_path / "large.json").open("wb") as file:
-        file.truncate(2**29 + 1)
-    return tmp_path / "large.json"
-
-
-@pytest.mark.parametrize(
-    ("make", "reason"),
-    [
-        (lambda folder: bomb(folder, [b" " * (65 * 2**20)]), "is larger than"),
-        (lambda folder: bomb(folder, [b""] * 300, size=2**26), "it unpacks to 20,132,659,200 bytes, more than"),
-        (huge_json, "its 536,870,913 bytes are more than"),
-    ],
-)
-def test_a_file_that_would_fill_the_memory_is_refused_unread(tmp_path, make, reason):
-    with pytest.raises(DataError, match=reason):
-        read_files(str(make(tmp_path)))
-
-
 def deflated(content):
     packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
     return packer.compress(content) + packer.flush()
