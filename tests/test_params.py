@@ -376,6 +376,15 @@ def test_a_changed_type_names_each_knob_that_the_new_one_lacks_or_does_not_have(
     accept(with_values(content, {key: example_of(after)}))
 
 
+def test_a_changed_type_is_said_in_a_line_for_what_is_missing_and_one_for_what_is_unknown(content: dict[str, Any]):
+    found = refused(with_values(content, {f"{ALGORITHM}.type": "dpo"}))
+    header, missing, unknown = found.text.splitlines()
+    assert header == "params.yaml has 2 problem(s), nothing was run:"
+    assert missing.startswith(f"  - {ALGORITHM}: missing batch_size, beta, loss; ")
+    assert unknown.startswith(f"  - {ALGORITHM}: a section of type dpo has no ")
+    assert all(name in unknown for name in ("group_size", "credit", "kl"))
+
+
 def test_another_world_lacks_some_knobs_and_has_others(content: dict[str, Any]):
     kinds = refused(with_values(content, {"world.type": "toy"})).kinds
     assert kinds["world.flaw_rates.wrong_shop"] == "missing"

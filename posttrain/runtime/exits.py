@@ -23,13 +23,14 @@ class Problem:
     """One wrong knob. `key` is its dotted place in the file; `kind` a short name of what is wrong,
     for code and tests (`unknown`, `missing`, `out_of_range`, `contradiction`); `reason` and
     `remedy` are sentences for a person; `value` is what stands there, shortened, None where nothing
-    does."""
+    does; `of_type` is the type of the section that lacks the knob or does not know it."""
 
     key: str
     kind: str
     reason: str
     remedy: str = ""
     value: str | None = None
+    of_type: str = ""
 
     def __str__(self) -> str:
         place = f"{self.key}: " if self.value is None else f"{self.key} = {self.value}: "
