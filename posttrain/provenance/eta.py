@@ -91,7 +91,7 @@ class Progress:
 
     def __init__(self, seconds: Mapping[str, float | None] | None = None) -> None:
         self._seconds = read_run_forecast() if seconds is None else seconds
-        self._is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._is_terminal = sys.stderr.isatty()
         self._shown_s: float | None = None
         self._begun, self._began_s = 0, 0.0  # of this loop: one that is resumed does not begin at 0
         self._last, self._share = (0, 0), 0.0

@@ -54,10 +54,7 @@ class FrozenCopy:
 def frozen_folder(root: Path) -> Path:
     """Folder for the copies of this tree's stages, on the tree's own disk: results are moved from a
     copy into the tree by renaming, and large inputs share its blocks."""
-    folder = state_dir(root) / "frozen"
-    if folder.is_symlink():  # of a release that kept the copies in the user's cache folder
-        folder.unlink()
-    return private_folder(folder)
+    return private_folder(state_dir(root) / "frozen")
 
 
 def freeze(inputs: StageInputs, root: Path, folder: Path) -> FrozenCopy:

@@ -13,9 +13,8 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum, auto
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import psutil
 
@@ -89,14 +88,9 @@ class Receipt:
         return right
 
 
-class Verdict(StrEnum):
-    """Verdict of a receipt on the stage's entry in `dvc.lock`. AWAITED: the DVC that ran the stage
-    lives and has not recorded it; UNRECORDED: it never will."""
-
-    TRUE = auto()
-    FALSE = auto()
-    AWAITED = auto()
-    UNRECORDED = auto()
+# What a receipt says of the stage's entry in `dvc.lock`. Awaited: the DVC that ran the stage lives
+# and has not recorded it; unrecorded: it never will.
+Verdict: TypeAlias = Literal["true", "false", "awaited", "unrecorded"]
 
 
 def apply_receipts(root: Path, log: Callable[[str], None]) -> list[str]:
@@ -111,9 +105,9 @@ def apply_receipts(root: Path, log: Callable[[str], None]) -> list[str]:
     paths = sorted((root / RECEIPTS).glob("*.json"))
     entries = lock_entries(root) if paths else {}
     found = {_verdict(entries, receipt) for path in paths if (receipt := _read(path)) is not None}
-    if not paths or found == {Verdict.AWAITED}:
+    if not paths or found == {"awaited"}:
         return []
-    if found - {Verdict.AWAITED, Verdict.TRUE}:
+    if found - {"awaited", "true"}:
         import dvc.utils.serialize  # noqa: F401 loads DVC, before its lock is taken: another DVC waits three seconds for that
     corrected = []
     with dvc_lock(root):
@@ -127,12 +121,12 @@ def apply_receipts(root: Path, log: Callable[[str], None]) -> list[str]:
                     f"{path} is damaged and is removed: the inputs of {path.stem} are not known; "
                     f"`dvc repro -f {path.stem}` makes sure"
                 )
-            elif verdict is Verdict.AWAITED:
+            elif verdict == "awaited":
                 continue
-            elif verdict is Verdict.FALSE:
+            elif verdict == "false":
                 _correct(root, entries[receipt.stage], receipt, log)
                 corrected.append(receipt.stage)
-            elif verdict is Verdict.UNRECORDED:
+            elif verdict == "unrecorded":
                 _remove_false_runs(root, receipt)
             else:
                 publish_run(root, receipt.stage, entries[receipt.stage])
@@ -143,10 +137,10 @@ def apply_receipts(root: Path, log: Callable[[str], None]) -> list[str]:
 def _verdict(entries: Mapping[str, Mapping[str, Any]], receipt: Receipt) -> Verdict:
     entry = entries.get(receipt.stage)
     if entry is not None and entry == receipt.corrected(entry):
-        return Verdict.TRUE
+        return "true"
     if entry == receipt.before or entry is None:  # DVC has not written its entry
-        return Verdict.AWAITED if receipt.dvc.is_alive() else Verdict.UNRECORDED
-    return Verdict.FALSE
+        return "awaited" if receipt.dvc.is_alive() else "unrecorded"
+    return "false"
 
 
 def _correct(root: Path, entry: Mapping[str, Any], receipt: Receipt, log: Callable[[str], None]) -> None:
