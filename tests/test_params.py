@@ -268,12 +268,6 @@ def test_a_pretrained_model_is_one_string_away(content: dict[str, Any]):
     assert accept(content).model.type == "pretrained"
 
 
-@pytest.mark.parametrize(("text", "said"), [("a: 1\nb: {x: 1, 'x': 2}\n", "'x'"), ("seed: 1\nseed: 2\n", "'seed'")])
-def test_a_double_key_is_named_with_its_lines(text: str, said: str):
-    with pytest.raises(ParamsError, match=rf"line 2: the key {said} stands twice, first in line \d"):
-        read_knobs(text, source="plan.yaml")
-
-
 @pytest.mark.parametrize("typed", ["010", "1:30", "0x10", "-0b11", "1_000", "1:0.5", "!!int '012'"])
 def test_a_number_in_another_base_than_ten_is_refused_and_a_quoted_one_is_a_text(typed: str):
     with pytest.raises(ParamsError, match=r"line 2: .* is no decimal number"):

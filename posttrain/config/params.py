@@ -72,8 +72,7 @@ def load_params(path: Path = Path("params.yaml")) -> Params:
 
 
 def read_knobs(text: str | bytes, *, source: str) -> Any:
-    """The content of a YAML file of knobs that need not be a whole `params.yaml`. Raises
-    ParamsError where it is no YAML, or a key stands twice."""
+    """A YAML file of knobs. Raises ParamsError for no YAML, or a key that stands twice."""
     try:
         return read_plain(text, only_decimal=True)
     except ValueError as error:

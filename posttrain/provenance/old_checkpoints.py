@@ -22,15 +22,13 @@ _REMOVED = ".removed-"
 
 
 def max_checkpoints_gb(environment: Mapping[str, str] = os.environ) -> float:
-    """Limit for the checkpoints of one stage. Raises ConfigurationError where the variable is no
-    positive number."""
+    """Limit for the checkpoints of one stage. Raises ConfigurationError for no positive number."""
     return positive_number(environment, MAX_VARIABLE, DEFAULT_MAX_GB, "gigabytes")
 
 
 def remove_old_checkpoints(stage_dir: Path, *, max_gb: float, keep: Path) -> None:
-    """Remove the least recently used folders of `stage_dir` until the rest takes no more than it
-    may. `keep` stays, and so does each whose lock a living process has. A folder that cannot be
-    removed stays without an error: the work of the caller is done."""
+    """Remove the least recently used folders of `stage_dir` until the rest is small enough, but for
+    `keep` and those with a living lock. One that cannot be removed stays."""
     if not stage_dir.is_dir():
         return
     # Left by a process that was killed in the middle; no run would open these names.

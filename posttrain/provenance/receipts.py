@@ -70,8 +70,7 @@ class Receipt:
         replace_file(folder / f"{self.stage}.json", json.dumps(asdict(self)))
 
     def corrected(self, entry: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The entry with the hashes and values of this run. None where it names other files than
-        the run had, so that it cannot be corrected."""
+        """The entry as this run read and made it; None where it names other files."""
         if entry.get("cmd") != self.command:  # dvc.yaml was edited while DVC ran
             return None
         right = dict(entry)
@@ -94,12 +93,9 @@ Verdict: TypeAlias = Literal["true", "false", "awaited", "unrecorded"]
 
 
 def apply_receipts(root: Path, log: Callable[[str], None]) -> list[str]:
-    """Repair what a killed DVC has half written, compare every receipt with `dvc.lock`, and correct
-    wrong entries; gives their stages.
-
-    A receipt that a living DVC has yet to record stays. Raises Interrupted where a living DVC does
-    not release its lock.
-    """
+    """Repair what a killed DVC has half written, and correct the entries of `dvc.lock` that
+    disagree with their receipts; gives their stages. One that a living DVC has yet to record stays.
+    Raises Interrupted where a living DVC keeps its lock."""
     repair_dvc_files(root, log)
     # First without DVC's lock: most calls find nothing to do, and no stage is to wait for them.
     paths = sorted((root / RECEIPTS).glob("*.json"))
@@ -160,8 +156,7 @@ def _correct(root: Path, entry: Mapping[str, Any], receipt: Receipt, log: Callab
 
 
 def _remove_false_runs(root: Path, receipt: Receipt) -> None:
-    """Remove the entries of the run cache that say of this stage's outputs something else than the
-    receipt."""
+    """Remove the runs in the cache that contradict the receipt about this stage's outputs."""
 
     def is_false(run: Mapping[str, Any]) -> bool:
         paths = {one["path"] for one in run.get("outs") or ()}

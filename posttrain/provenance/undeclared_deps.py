@@ -74,8 +74,7 @@ def _named(params: Params) -> Iterator[_NamedFiles]:
 
 
 def _own_files(root: Path, name: str) -> tuple[str, ...]:
-    """Files of `module:function`: the module's and those of the tree, beside the library, that it
-    imports; none where it is none of the tree's."""
+    """Files of `module:function` in the tree beside the library, with those that it imports."""
     module, colon, _ = name.partition(":")
     first = module_file(root, module) if colon else None
     if first is None:

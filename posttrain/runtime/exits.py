@@ -40,8 +40,7 @@ class Problem:
 
 
 class ConfigurationError(StageError):
-    """Wrong knobs, environment or arguments (EX_CONFIG). `problems` has those of a file of
-    knobs."""
+    """Wrong knobs, environment or arguments (EX_CONFIG), with the `problems` of a file."""
 
     code = 78
     meaning = "wrong configuration: running again without an edit cannot help"
@@ -83,8 +82,7 @@ def as_error(exit_code: int, message: str) -> StageError | None:
 
 
 def meaning_of(exit_code: int) -> str:
-    """Explains an exit code in half a sentence. Death by signal n is -n, or 128 + n from a
-    shell."""
+    """Half a sentence about an exit code; death by signal n is -n, or 128 + n from a shell."""
     if exit_code in _ENDS:
         return _ENDS[exit_code].meaning
     if is_death_by_signal(exit_code):
@@ -101,8 +99,7 @@ def is_death_by_signal(exit_code: int) -> bool:
 
 
 def as_shell(exit_code: int) -> int:
-    """128 + n for death by signal n, which `subprocess` has as -n: no process can end with a
-    negative code."""
+    """128 + n for death by signal n, which `subprocess` has as -n."""
     return exit_code if exit_code >= 0 else 128 - exit_code
 
 

@@ -112,8 +112,7 @@ def _kind(pydantic_type: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    """The value's repr, shortened: a few letters of YAML can stand for a list of billions
-    (`*name`)."""
+    """The value's repr, shortened: `*name` in YAML can stand for a list of billions."""
     if isinstance(value, int) and abs(value) > 10**80:  # Python refuses to write 4,301 digits
         return "a number of more than 80 digits"
     short = reprlib.Repr()
