@@ -55,8 +55,8 @@ def _remove_unless_locked(folder: Path, num_bytes: int) -> bool:
 
 
 def _usage(folder: Path) -> tuple[float, int]:
-    """Last use, by everything in it (a folder's own time stands still while a file in it is written),
-    and bytes."""
+    """Last use and bytes of everything in it: a folder's own time stands still while a file is
+    written."""
     last_used_s, num_bytes = 0.0, 0
     for parent, _, files in os.walk(folder):
         for path in (parent, *(os.path.join(parent, name) for name in files)):
