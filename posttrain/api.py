@@ -135,9 +135,8 @@ def demonstrate(world: World, num_tasks: int | None = None) -> list[TrajectoryRo
 def sft(
     demonstrations: Sequence[TrajectoryRow], world: World, *, model: Model = "", to: str | Path = "out/sft"
 ) -> Path:
-    """Fine-tune a model on what the agent wrote in the demonstrations, and give its folder. Without
-    a `model` it is what `params.yaml` says: by default a small one from scratch. A loss on flawless
-    demonstrations of the dev tasks chooses the checkpoint."""
+    """Fine-tune a model on what the agent wrote, and give its folder; without a `model`, the one of
+    `params.yaml`. The loss on dev demonstrations chooses the checkpoint."""
     params, section = world.params, _model_section(world, model)
     dev = [row for row in demonstrations if row.split == "dev"] or _demonstrated(world, "dev", is_flawless=True)
     rows = [row for row in demonstrations if row.split != "dev"]

@@ -1,4 +1,5 @@
-"""Hostile files of knobs: each is refused with a reason, or read as a person reads it."""
+"""Hostile knobs are refused with a reason, or read as a person reads them; hostile YAML is in
+tests/test_plain_yaml.py."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +11,6 @@ import yaml
 from posttrain.config.params import ParamsError, load_params
 
 BASE = (Path(__file__).parents[1] / "params.yaml").read_text(encoding="utf-8")
-LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 8)}]\n" for n in range(1, 40))
 
 
 def edit(old: str, new: str) -> str:
@@ -27,18 +27,8 @@ REFUSED: dict[str, str | bytes] = {
     "a comment": "# nothing",
     "a list": "- 1",
     "a text": "hello",
-    "a nul": BASE + "\x00",
     "tabs": BASE.replace("  ", "\t"),
-    "UTF-16": BASE.encode("utf-16"),
     "Latin-1": BASE.encode() + b"# \xe9\n",
-    "a billion laughs": LAUGHS + BASE,
-    "laughs for a number": LAUGHS + edit("max_turns: 6", "max_turns: *a39"),
-    "laughs for a section": LAUGHS + edit("adapter: {type: full}", "adapter: *a39"),
-    "laughs for a type": LAUGHS + edit("adapter: {type: full}", "adapter: {type: *a39}"),
-    "an alias of itself": edit("max_turns: 6", "max_turns: &a [*a]"),
-    "lists in lists": turns("[" * 5000 + "]" * 5000),
-    "objects in objects": turns("{a: " * 3000 + "}" * 3000),
-    "a number of 5000 digits": turns("9" * 5000),
     "not a number": edit("max_seconds: 600.0", "max_seconds: .nan"),
     "without an end": edit("max_seconds: 600.0", "max_seconds: .inf"),
     "hexadecimal": turns("0x" + "f" * 5000),
@@ -46,12 +36,7 @@ REFUSED: dict[str, str | bytes] = {
     "a null": turns("~"),
     "a text for a number": turns('"6"'),
     "a fraction": turns("6.0"),
-    "a key twice": BASE + "\nseed: 2\n",
-    "a call": turns("!!python/object/apply:os.system [id]"),
     "bytes": turns("!!binary aGVsbG8="),
-    "a day that is none": turns("2024-13-45"),
-    "two documents": f"{BASE}\n---\n{BASE}",
-    "a list for a key": BASE + "\n? [1, 2]\n: 6\n",
     "a number for a key": BASE + "\n1: 2\n",
     "a key that steers a terminal": BASE + '\n"a\\e[2J\\u202e": 1\n',
     "a key of 100,000 letters": BASE + f"\n? {'k' * 100_000}\n: 1\n",

@@ -268,12 +268,6 @@ def test_a_pretrained_model_is_one_string_away(content: dict[str, Any]):
     assert accept(content).model.type == "pretrained"
 
 
-@pytest.mark.parametrize(("text", "said"), [("a: 1\nb: {x: 1, 'x': 2}\n", "'x'"), ("seed: 1\nseed: 2\n", "'seed'")])
-def test_a_double_key_is_named_with_its_lines(text: str, said: str):
-    with pytest.raises(ParamsError, match=rf"line 2: the key {said} stands twice, first in line \d"):
-        read_knobs(text, source="plan.yaml")
-
-
 @pytest.mark.parametrize("typed", ["010", "1:30", "0x10", "-0b11", "1_000", "1:0.5", "!!int '012'"])
 def test_a_number_in_another_base_than_ten_is_refused_and_a_quoted_one_is_a_text(typed: str):
     with pytest.raises(ParamsError, match=r"line 2: .* is no decimal number"):
@@ -374,6 +368,15 @@ def test_a_changed_type_names_each_knob_that_the_new_one_lacks_or_does_not_have(
     wanted = {f"{key}.{name}": "missing" for name in missing} | {f"{key}.{name}": "unknown" for name in unknown}
     assert wanted.items() <= kinds.items()
     accept(with_values(content, {key: example_of(after)}))
+
+
+def test_a_changed_type_is_said_in_a_line_for_what_is_missing_and_one_for_what_is_unknown(content: dict[str, Any]):
+    found = refused(with_values(content, {f"{ALGORITHM}.type": "dpo"}))
+    header, missing, unknown = found.text.splitlines()
+    assert header == "params.yaml has 2 problem(s), nothing was run:"
+    assert missing.startswith(f"  - {ALGORITHM}: missing batch_size, beta, loss; ")
+    assert unknown.startswith(f"  - {ALGORITHM}: a section of type dpo has no ")
+    assert all(name in unknown for name in ("group_size", "credit", "kl"))
 
 
 def test_another_world_lacks_some_knobs_and_has_others(content: dict[str, Any]):

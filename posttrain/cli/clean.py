@@ -88,8 +88,7 @@ def _trace_files() -> tuple[Path, ...]:
 
 
 def _cache() -> Path:
-    """Folder of DVC's cache, relative where it lies in the tree. Raises ConfigurationError outside
-    of a tree."""
+    """DVC's cache, relative where it is in the tree. Raises ConfigurationError elsewhere."""
     from posttrain.provenance.cache_integrity import cache_folder
 
     if not Path("dvc.yaml").exists():
@@ -99,8 +98,7 @@ def _cache() -> Path:
 
 
 def _sizes(places: dict[str, Place]) -> dict[str, int]:
-    """Bytes of each place. A file with several names (a link into DVC's cache) counts for the first
-    of `places` that has it."""
+    """Bytes of each place; a file with several names counts for the first that has it."""
     from posttrain.dispatch.cleanup import disk_bytes
 
     seen: set[tuple[int, int]] = set()

@@ -51,8 +51,7 @@ def settings_of(knobs: Sequence[str]) -> dict[str, Any]:
 
 
 def load_asked_world(world: str, quick: bool, params: Path | None, knobs: Sequence[str]) -> "World":
-    """Raises ConfigurationError where a setting is no KEY=VALUE, or there is no such world or
-    knob."""
+    """Raises ConfigurationError for no KEY=VALUE, an unknown world or knob."""
     named = settings_of(knobs)
     from posttrain.api import load_world
     from posttrain.config.named_world import PARAMS

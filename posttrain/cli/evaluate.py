@@ -106,8 +106,7 @@ def _endpoint_player(
 
 
 def _file(model: str, world: "World", others: str) -> Path:
-    """File in which episodes of these settings are kept; an episode of another task or seed is
-    never taken from it."""
+    """File for the episodes of these settings."""
     settings = [model, os.environ.get("OPENAI_BASE_URL", ""), others, world.params.world.model_dump(mode="json")]
     text = json.dumps([*settings, world.scored.limits.model_dump(mode="json")], sort_keys=True)
     return private_folder(ENDPOINTS) / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"

@@ -15,8 +15,7 @@ _GIB = 1 << 30
 
 
 def memory_table(gpu_gib: float, *, params_yaml: Path, model_folder: Path | None) -> str:
-    """Memory of each stage by part, and the changes that make all fit. Raises ConfigurationError
-    where knobs or config cannot be used."""
+    """Memory of each stage by part, and the changes that make all fit."""
     from posttrain.config.params import load_params
     from posttrain.memory_estimate.advice import plan_for_card
     from posttrain.memory_estimate.model import model_config

@@ -96,8 +96,7 @@ def plan(targets: Sequence[str], gpu: float | None, params: Path, model: Path | 
 
 
 def read_checked_plan(targets: Sequence[str]) -> tuple[tuple["PlannedStage", ...], Times]:
-    """Read the plan of the tree in the working folder, and about how long it takes. Raises what
-    `read_plan` does, and ConfigurationError of wrong knobs."""
+    """The plan of the tree and its times. Raises ConfigurationError of wrong knobs too."""
     started_s = time.monotonic()
     from posttrain.config.params import load_params
     from posttrain.pipeline.plan import read_plan

@@ -112,8 +112,7 @@ def section_of(name: str, settings: "Params | None") -> "WorldParams":
 
 
 def domain_of(section: "WorldParams") -> "Domain":
-    """The domain of a section. Raises ConfigurationError where it cannot be made, or what is made
-    is no Domain."""
+    """The domain of a section. Raises ConfigurationError where none can be made."""
     from posttrain.runtime.exits import StageError
     from posttrain.runtime.limits import reason
     from posttrain.worlds.catalog import make_domain

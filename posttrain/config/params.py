@@ -24,7 +24,7 @@ from posttrain.rewards.params import RewardParams
 from posttrain.rollout.params import AgentParams
 from posttrain.runtime.control_chars import escape_control_chars
 from posttrain.runtime.exits import ConfigurationError, Problem
-from posttrain.runtime.knob_errors import explain
+from posttrain.runtime.knob_errors import explain, problem_lines
 from posttrain.runtime.knobs import SLIP, Section, Seed
 from posttrain.runtime.plain_yaml import read_plain
 from posttrain.train.online.params import OnlineParams
@@ -72,8 +72,7 @@ def load_params(path: Path = Path("params.yaml")) -> Params:
 
 
 def read_knobs(text: str | bytes, *, source: str) -> Any:
-    """The content of a YAML file of knobs that need not be a whole `params.yaml`. Raises
-    ParamsError where it is no YAML, or a key stands twice."""
+    """A YAML file of knobs. Raises ParamsError for no YAML, or a key that stands twice."""
     try:
         return read_plain(text, only_decimal=True)
     except ValueError as error:
@@ -99,9 +98,10 @@ def set_knobs(content: Any, knobs: Mapping[str, Any], *, source: str) -> Iterato
 
 
 def refusal(problems: Sequence[Problem], source: str) -> ParamsError:
-    """One error with a line for each problem."""
-    lines = "\n".join(f"  - {escape_control_chars(str(one))}" for one in problems)
-    return ParamsError(f"{source} has {len(problems)} problem(s), nothing was run:\n{lines}", problems=problems)
+    """One error with the lines of all problems."""
+    lines = problem_lines(problems)
+    text = "\n".join(f"  - {escape_control_chars(line)}" for line in lines)
+    return ParamsError(f"{source} has {len(lines)} problem(s), nothing was run:\n{text}", problems=problems)
 
 
 def parse_params(content: Any, *, source: str) -> Params:

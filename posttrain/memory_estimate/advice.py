@@ -40,8 +40,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class CardPlan:
-    """Memory of stages on a GPU of `gpu_bytes`, of which they can have `limit`, and what to change
-    where that is too much."""
+    """Memory of stages on a GPU of `gpu_bytes`, and what to change where it is over `limit`."""
 
     gpu_bytes: int
     stages: tuple[StageMemory, ...]
@@ -73,8 +72,7 @@ def plan_for_card(
     gpu_gib: float,
     stages: Collection[str] = tuple(STAGES),
 ) -> CardPlan:
-    """Plan for these stages, each by itself: the GPU is one process's. Raises ConfigurationError
-    where the knobs cannot be."""
+    """Plan for these stages, each alone on the GPU. Raises ConfigurationError for wrong knobs."""
     gpu_bytes = int(gpu_gib * _GIB)
     limit = CardPlan(gpu_bytes, (), ()).limit
 
@@ -87,9 +85,8 @@ def plan_for_card(
 
 
 def refused_by_cards(params: Params, gib_of: Mapping[str, float], *, root: Path) -> Iterator[str]:
-    """A line for each card that has no room for a stage of its own, with what to change. `gib_of`
-    names stages, `default` all others; the model is below `root`, or in the hub's cache. Nothing is
-    said of a model that cannot be estimated."""
+    """A line for each card that is too small for a stage, with what to change. `gib_of` names
+    stages, `default` all others. Nothing is said of a model that cannot be estimated."""
     config = model_config(params, root=root)
     stages_of: dict[float, list[str]] = {}
     for stage in STAGES:

@@ -46,8 +46,7 @@ def _config_of(name: str, read: Callable[[], dict[str, Any]]) -> PretrainedConfi
 def shapes_of(
     config: PretrainedConfig, dtype: Dtype, quantization: Quantization = "none", *, is_reward: bool = False
 ) -> Any:
-    """Build the causal LM, or with `is_reward` the reward model; with `quantization` its linear
-    layers take as many bytes as bitsandbytes', and compute in `dtype`."""
+    """The causal LM, or reward model, without numbers; quantised layers compute in `dtype`."""
     config = deepcopy(config)  # transformers writes into it
     config.use_cache = False
     if is_reward:
@@ -66,8 +65,7 @@ def _quantise(model: nn.Module, kind: Quantization, dtype: torch.dtype) -> None:
 
 
 class QuantisedShape(nn.Linear):
-    """A linear layer whose matrix takes as many bytes as bitsandbytes' does, and is made whole for
-    each product, forward and backward."""
+    """A linear layer of bitsandbytes' size, whose matrix is made whole for each product."""
 
     def __init__(self, linear: nn.Linear, kind: Quantization, dtype: torch.dtype) -> None:
         nn.Module.__init__(self)

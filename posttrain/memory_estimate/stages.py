@@ -117,8 +117,7 @@ class _StageSetup:
 
 
 def rows_at_once(params: Params, stage: str) -> int:
-    """Samples of a training step that go through the model together (the micro-batch); 0 where the
-    stage trains nothing."""
+    """The micro-batch of a training step, in rows; 0 where the stage trains nothing."""
     at_once = params.model.rows_at_once
     match params.train_policy.algorithm if stage == "train_policy" else getattr(params, stage):
         case OnlineParams() as online:

@@ -32,9 +32,8 @@ def refuse_damaged(entries: Mapping[str, Mapping[str, Any]], fingerprint: Finger
 
 
 def remove_damaged_listings(root: Path) -> list[str]:
-    """Remove from DVC's cache the damaged listings of folders that `dvc.lock` names, which DVC may
-    fail to read before any stage runs; gives the paths of the folders, which the next run makes
-    again."""
+    """Remove the damaged listings of folders that `dvc.lock` names from DVC's cache, on which DVC
+    itself may end; gives the folders, which the next run makes again."""
     cache, found = cache_folder(root) / "files/md5", []
     for out in (out for entry in lock_entries(root).values() for out in entry.get("outs") or ()):
         md5 = str(out.get("md5", ""))
@@ -69,8 +68,7 @@ def forget_stale(root: Path, files: Mapping[str, FileState]) -> list[str]:
 
 
 def cache_folder(root: Path) -> Path:
-    """DVC's cache of the tree, by DVC's settings of the machine, the user and the tree; read here,
-    because DVC takes half a second to start."""
+    """DVC's cache by its settings, read here because DVC takes half a second to start."""
     own, found = root.resolve() / ".dvc", root.resolve() / ".dvc/cache"
     everyones = [
         Path(os.environ.get(f"DVC_{level}_CONFIG_DIR") or place("dvc", "iterative")) / "config"
@@ -113,8 +111,7 @@ def _remove_if_damaged(out: Mapping[str, Any], files: Mapping[str, FileState], r
 
 
 def _damaged_objects(cache: Path, md5: str) -> Iterator[Path]:
-    """The object itself, or where it is a folder's sound listing, the damaged ones that it
-    lists."""
+    """The object, or the damaged ones that a folder's sound listing names."""
     path = cache / md5[:2] / md5[2:]
     if not path.is_file():
         return

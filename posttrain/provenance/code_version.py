@@ -55,9 +55,8 @@ def parse_version(text: str) -> Version:
 def wandb_variables(
     root: Path, environment: Mapping[str, str] | None = None, version: Version | None = None
 ) -> dict[str, str]:
-    """W&B's variables for the tree at `root`: `WANDB_RUN_GROUP` is experiment, seed and commit
-    (`base-seed1-4cb9056` of the branch exp/base-seed1, `main-seed1-4cb9056` of main), `WANDB_TAGS`
-    branch and commit, `WANDB_GIT_COMMIT` the whole of it. A value in the environment stays."""
+    """W&B's variables for the tree at `root`: `WANDB_RUN_GROUP` is `base-seed1-4cb9056` on the
+    branch exp/base-seed1, `WANDB_TAGS` branch and commit. A value in the environment stays."""
     given = os.environ if environment is None else environment
     version, seed = version or read_version(root), _seed(root)
     if not version.commit:

@@ -153,9 +153,8 @@ def num_gpus_here(environment: Mapping[str, str]) -> int:
 
 
 def processor_kind(cpus: Path = _CPUS) -> str:
-    """Maker and instruction set of the processor, such as `AMD, AVX-512 with bfloat16`; the
-    architecture's name where there is no such list of processors. On one kind results are the same
-    bytes, and another kind rounds some sums otherwise (`python -m benchmarks.bytes`)."""
+    """Maker and instruction set, such as `AMD, AVX-512 with bfloat16`: results are the same bytes
+    on one kind, and another rounds some sums otherwise (`python -m benchmarks.bytes`)."""
     text = cpus.read_text(encoding="utf-8") if cpus.exists() else ""
     maker = re.search(r"^vendor_id\s*:\s*(\S+)", text, re.MULTILINE)
     flags = re.search(r"^flags\s*:\s*(.*)", text, re.MULTILINE)

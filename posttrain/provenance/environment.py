@@ -16,8 +16,7 @@ TEMPORARY = "posttrain-stage-"
 
 
 def path_with_python(environment: Mapping[str, str] = os.environ) -> str:
-    """A `PATH` on which `python`, which starts a stage's command, is the one that runs this,
-    whether its environment was activated or not."""
+    """A `PATH` on which `python`, a stage's command, is the one that runs this."""
     return os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", os.defpath)])
 
 

@@ -57,8 +57,7 @@ def run_environment(seconds: Mapping[str, float | None], root: Path) -> dict[str
 
 
 def read_run_forecast(environment: Mapping[str, str] = os.environ) -> dict[str, float | None]:
-    """Seconds by stage of the run around this process; empty without one, and on another
-    machine."""
+    """Seconds by stage of the run around this process; empty without one."""
     try:
         seconds: dict[str, float | None] = json.loads(Path(environment[VARIABLE]).read_text(encoding="utf-8"))
     except (KeyError, OSError, ValueError):
@@ -91,7 +90,7 @@ class Progress:
 
     def __init__(self, seconds: Mapping[str, float | None] | None = None) -> None:
         self._seconds = read_run_forecast() if seconds is None else seconds
-        self._is_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._is_terminal = sys.stderr.isatty()
         self._shown_s: float | None = None
         self._begun, self._began_s = 0, 0.0  # of this loop: one that is resumed does not begin at 0
         self._last, self._share = (0, 0), 0.0
@@ -137,8 +136,7 @@ def duration(seconds: float) -> str:
 
 
 def _work_ratio(entry: Mapping[str, Any], stage: str, knobs: Any) -> float:
-    """Present work over the work of the run that an entry of `dvc.lock` records: 2 of twice the
-    steps."""
+    """Present work over that of the run in an entry of `dvc.lock`: 2 of twice the steps."""
     then, ratio = (entry.get("params") or {}).get(PARAMS_FILE) or {}, 1.0
     for key in _WORK.get(stage.partition("@")[0], ()):
         # An entry has whole sections (`train_sft`) or single keys (`evaluate.num_samples`).

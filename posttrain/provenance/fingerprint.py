@@ -96,8 +96,7 @@ def cache_key(entry: Mapping[str, Any]) -> str:
 
 
 def read_stage_inputs(dvc_yaml: Path, name: str, item: str = "") -> StageInputs:
-    """Declaration of a stage; `item` picks one of a `foreach` or `matrix` stage. Raises
-    ConfigurationError where there is no such stage."""
+    """Declaration of a stage, or of one `item` of a `foreach` or `matrix` stage."""
     stages = _read_stages(dvc_yaml)
     if name not in stages:
         raise ConfigurationError(f"{dvc_yaml} has no stage {name!r}; a stage's function is named as the stage")
@@ -132,8 +131,7 @@ def refuse_if_changed(before: Fingerprint, root: Path) -> None:
 
 
 def knob_values(inputs: StageInputs, texts: Mapping[str, bytes]) -> dict[str, dict[str, Any]]:
-    """Values of the knobs by file and key, from the bytes of the files that hold them. Raises
-    ConfigurationError where a file is no YAML."""
+    """Values of the knobs by file and key. Raises ConfigurationError where a file is no YAML."""
     for file, text in texts.items():
         load_yaml(
             text, file, only_decimal=True
@@ -151,11 +149,8 @@ def knobs_as_dvc(text: str, keys: Iterable[str]) -> dict[str, Any]:
 
 
 def load_as_dvc(text: str) -> Any:
-    """Load YAML 1.2 by DVC's own reader: PyYAML takes `5e-05`, which DVC writes for a small number,
-    for a string.
-
-    Raises ValueError where it is none, or beyond a bound of `plain_yaml`.
-    """
+    """Load YAML 1.2 by DVC's reader: PyYAML takes `5e-05`, as DVC writes it, for a string. Raises
+    ValueError for no YAML, or beyond a bound of `plain_yaml`."""
     try:
         check_bounds(text, max_values=_MAX_VALUES)
         return YAML(typ="safe").load(text)
@@ -170,8 +165,7 @@ def file_and_key(param: str) -> tuple[str, str]:
 
 
 def value_at(content: Any, key: str) -> Any:
-    """`content["evaluate"]["num_samples"]` of `evaluate.num_samples`; None where there is
-    nothing."""
+    """`content["evaluate"]["num_samples"]` of `evaluate.num_samples`; None where nothing is."""
     for part in key.split("."):
         content = content.get(part) if isinstance(content, Mapping) else None
     return content
@@ -186,8 +180,7 @@ def file_states(
 
 
 def state_of(path: Path, known: FileState | None = None) -> FileState:
-    """State of a file now; it is read where its size, times or inode differ from those in
-    `known`."""
+    """State of a file now; one with the `stat` of `known` is not read."""
     try:
         stat = stat_of(path.stat())
     except FileNotFoundError:
@@ -201,8 +194,7 @@ def stat_of(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def files_below(root: Path, path: str) -> Iterator[str]:
-    """The file itself, or all files of the folder as DVC sees them, sorted: links to folders in it
-    are not followed."""
+    """The file itself, or all files of the folder, sorted; links to folders are not followed."""
     found = [path]
     if (root / path).is_dir():
         found = sorted((here / name).as_posix() for here, _, files in _walk(root, path) for name in files)
@@ -222,8 +214,7 @@ def md5_of(path: Path) -> str:
 
 
 def folder_md5(md5s: Mapping[str, str]) -> str:
-    """DVC's hash of a folder, from its files' by their paths in it: the MD5 of their listing as
-    JSON, and `.dir`."""
+    """DVC's hash of a folder, from its files': MD5 of their sorted listing as JSON, and `.dir`."""
     listing = json.dumps([{"md5": md5s[path], "relpath": path} for path in sorted(md5s)], sort_keys=True)
     return hashlib.md5(listing.encode(), usedforsecurity=False).hexdigest() + ".dir"
 

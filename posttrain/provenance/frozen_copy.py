@@ -43,8 +43,7 @@ Stat = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class FrozenCopy:
-    """`files`: size, times and inode of every file in `folder`, by its path there, when it was
-    written."""
+    """`files`: the `stat` of every file in `folder` when it was written."""
 
     folder: Path
     fingerprint: Fingerprint
@@ -52,21 +51,14 @@ class FrozenCopy:
 
 
 def frozen_folder(root: Path) -> Path:
-    """Folder for the copies of this tree's stages, on the tree's own disk: results are moved from a
-    copy into the tree by renaming, and large inputs share its blocks."""
-    folder = state_dir(root) / "frozen"
-    if folder.is_symlink():  # of a release that kept the copies in the user's cache folder
-        folder.unlink()
-    return private_folder(folder)
+    """Folder for the frozen copies, on the tree's own disk: results are renamed into the tree."""
+    return private_folder(state_dir(root) / "frozen")
 
 
 def freeze(inputs: StageInputs, root: Path, folder: Path) -> FrozenCopy:
-    """Copy all inputs of a stage from `root` into `folder`, which must not exist, with the code
-    around stages and a link to the state folder.
-
-    A missing input is left out and counts as empty content. Raises ConfigurationError where a file
-    of knobs is no YAML.
-    """
+    """Copy a stage's inputs from `root` into the new `folder`, with the code around stages and a
+    link to the state folder. A missing input counts as empty. Raises ConfigurationError for knobs
+    of no YAML."""
     folder.mkdir(parents=True)
     (folder / STATE_DIR).symlink_to((root / STATE_DIR).resolve())
     files, copied = freeze_files(root, folder, (file for dep in inputs.deps for file in files_below(root, dep)))
@@ -105,8 +97,7 @@ def freeze_files(
 
 
 def make_read_only(folder: Path, outs: Iterable[str]) -> None:
-    """Make every folder below read-only with its files, but for those in which the stage makes its
-    outs, and DVC's own."""
+    """Make all below read-only but the folders of outs and DVC's own."""
     kept = {folder / parent for out in outs for parent in Path(out).parents} | {folder}
     for name, folders, files in os.walk(folder):
         folders[:] = [one for one in folders if one not in _DVCS_OWN]
@@ -117,9 +108,8 @@ def make_read_only(folder: Path, outs: Iterable[str]) -> None:
 
 
 def snapshot_files(folder: Path) -> dict[str, Stat]:
-    """Size, times and inode of every file of a snapshot, in which DVC works. A file of several
-    names is DVC's, which makes and removes names of it at any time: its change time says
-    nothing."""
+    """`stat` of every file of a snapshot. DVC adds and removes names of its objects at any time:
+    the change time of a file with several names says nothing."""
     found = {}
     tops = [path.name for path in folder.iterdir() if path.name not in _DVCS_OWN]
     for path in (file for top in tops for file in files_below(folder, top)):

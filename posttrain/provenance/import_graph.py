@@ -29,15 +29,13 @@ RUNNER = (
 
 
 def module_file(root: Path, dotted: str) -> str | None:
-    """The file of a module, relative to the tree's root; None for a name that is none there (a
-    function, another distribution)."""
+    """The module's file, relative to `root`; None for a function, or another distribution."""
     path = dotted.replace(".", "/")
     return next((file for file in (f"{path}.py", f"{path}/__init__.py") if (root / file).is_file()), None)
 
 
 def imports_of(root: Path, path: str) -> Iterator[str]:
-    """Files of the tree that one of its files imports itself, with the packages around them; none
-    of a file that is no Python."""
+    """Files of the tree that one imports itself, with the packages around them."""
     try:
         tree = ast.parse((root / path).read_bytes())
     except (SyntaxError, ValueError):
@@ -57,8 +55,7 @@ def imports_of(root: Path, path: str) -> Iterator[str]:
 
 
 def all_imports(root: Path, path: str) -> set[str]:
-    """Files of the tree that a file imports through any number of others; those of the runner
-    are neither counted nor followed."""
+    """Files of the tree imported directly or not, without the runner's."""
     found: set[str] = set()
     waiting = [path]
     while waiting:
@@ -70,8 +67,7 @@ def all_imports(root: Path, path: str) -> set[str]:
 
 
 def is_empty(root: Path, path: str) -> bool:
-    """True if a file holds nothing but, at most, a docstring: such a package file can change no
-    result."""
+    """True for a package file with a docstring at most: it can change no result."""
     try:
         body = ast.parse((root / path).read_bytes()).body
     except (SyntaxError, ValueError):

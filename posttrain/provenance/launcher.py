@@ -57,12 +57,10 @@ def asked_launch(environment: Mapping[str, str]) -> Launch | None:
 
 
 def run_launched(launch: Launch, folder: Path, checkpoint_dir: Path, *, num_threads: int) -> float:
-    """Run this very command in `launch.num_processes` workers; gives their peak memory in MiB,
-    added up.
+    """Run this very command in `launch.num_processes` workers; gives the sum of their peak MiB.
 
-    `folder` is emptied and takes their exit status. SIGTERM and SIGUSR1 are passed on: they stop
-    after the same step. Raises the StageError that the first to fail ended with, Interrupted where
-    one was killed, and SystemExit(1) where one failed by itself, which has printed its traceback.
+    `folder` takes their exit status. Stop signals are passed on. Raises the StageError of the first
+    to fail, Interrupted where one was killed, SystemExit(1) after a traceback of its own.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -107,8 +105,7 @@ def _received_signals() -> Iterator[list[int]]:
 
 
 def _pass_on(received: list[int], folder: Path, num_processes: int, passed_on: set[tuple[int, int]]) -> None:
-    """Send signals to the workers themselves, because accelerate's agent would kill them; one that
-    is not there yet gets them once it is."""
+    """Signal the workers themselves, once they are there: accelerate's agent would kill them."""
     for number in set(received):
         for rank in range(num_processes):
             pid = read_pid(folder, rank)

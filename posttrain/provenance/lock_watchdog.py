@@ -27,12 +27,8 @@ _POLL_S = 0.1
 
 
 def find_dvc(environment: Mapping[str, str], root: Path) -> Dvc | None:
-    """The DVC above this process, None where there is none. DVC sets `DVC_STAGE` for its commands;
-    the first process above that lacks it is DVC.
-
-    Raises Interrupted where it is dead already: the process that has adopted this one since has no
-    lock of DVC's.
-    """
+    """The DVC above this process: the first without the `DVC_STAGE` that DVC sets for its commands;
+    None without one. Raises Interrupted where it is dead: its heir has no lock of DVC's."""
     stage = environment.get("DVC_STAGE")
     if stage is None:
         return None

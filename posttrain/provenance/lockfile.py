@@ -1,7 +1,7 @@
 """Reads and writes `dvc.lock`, and repairs what a DVC that was killed has left half written.
 
 DVC writes the file in place, 8 KB at a time. A backup of the last whole one lies in the state
-folder; without it the last commit's is taken. Our own writer, for flows and for corrections, is
+folder. Our own writer, for flows and for corrections, is
 `write_entry`: it replaces the file whole, and its bytes are DVC's.
 """
 
@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import re
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -42,18 +41,14 @@ def read_entries(text: str) -> dict[str, dict[str, Any]] | None:
 
 
 def lock_entries(root: Path) -> dict[str, dict[str, Any]]:
-    """Entry of each stage in the tree's `dvc.lock`; nothing where it is not there, or is
-    damaged."""
+    """Entries by stage of the tree's `dvc.lock`; empty where it is absent or damaged."""
     text = _text(root / LOCK)
     return (read_entries(text) or {}) if text is not None else {}
 
 
 def write_entry(root: Path, stage: str, entry: Mapping[str, Any] | None, order: Sequence[str] = ()) -> None:
-    """Set the entry of a stage in `dvc.lock`, or remove it (None); the caller has DVC's lock.
-
-    A new entry goes before the first of the stages that come later in `order`, the order of
-    `dvc repro`, whichever was recorded first.
-    """
+    """Set the entry of a stage in `dvc.lock`, or remove it (None), under DVC's lock; a new one goes
+    before the first that comes later in `order`, the order of `dvc repro`."""
     from dvc.utils.serialize import dumps_yaml, parse_yaml_for_update  # half a second, and rarely needed
 
     text = _text(root / LOCK)
@@ -92,12 +87,8 @@ def save_backup(root: Path) -> None:
 
 
 def repair_dvc_files(root: Path, log: Callable[[str], None]) -> None:
-    """Repair what a DVC that was killed, or had no space left, has half written: `dvc.lock`, and
-    its list of readers and writers.
-
-    Raises Interrupted where a living DVC does not release its lock, ConfigurationError where
-    `dvc.lock` is no file.
-    """
+    """Repair what a killed DVC, or a full disk, has left of `dvc.lock` and of its list of readers
+    and writers. Raises Interrupted where a living DVC keeps its lock."""
     if (root / LOCK).is_dir():
         raise ConfigurationError(f"{root / LOCK} is a folder, and DVC can record nothing: move it away and run again")
     if not (_is_cut(root) or _is_rwlock_broken(root)):
@@ -112,8 +103,7 @@ def repair_dvc_files(root: Path, log: Callable[[str], None]) -> None:
 
 @contextlib.contextmanager
 def dvc_lock(root: Path) -> Iterator[None]:
-    """Take DVC's own lock of the folder without loading DVC. Raises Interrupted where another
-    process does not release it."""
+    """Take DVC's own lock without loading DVC. Raises Interrupted where another keeps it."""
     path = root / ".dvc/tmp/lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as lock:
@@ -123,8 +113,7 @@ def dvc_lock(root: Path) -> Iterator[None]:
 
 
 def retry_while_locked(act: Callable[[], T], is_locked: type[Exception], root: Path, *, pause_s: float = 0.05) -> T:
-    """Call `act` until it raises `is_locked` no more. Raises Interrupted where that takes longer
-    than `PATIENCE_S`."""
+    """Call `act` until it raises `is_locked` no more, or Interrupted after `PATIENCE_S`."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -139,8 +128,7 @@ def retry_while_locked(act: Callable[[], T], is_locked: type[Exception], root: P
 
 
 def pids_of_dvc(root: Path) -> set[int]:
-    """Pids on DVC's list of readers and writers of outputs; a command's own DVC is there while the
-    command runs."""
+    """Pids on DVC's list of readers and writers, where a running command's DVC is."""
     try:
         listed = json.loads(_text(root / _RWLOCK) or "{}")
         readers = [one for some in listed.get("read", {}).values() for one in some]
@@ -182,8 +170,7 @@ def _is_entry(entry: Any) -> bool:
 
 
 def _has_its_end(entry: Mapping[str, Any]) -> bool:
-    """Outputs come last, and their size after their hash. Other hashes than MD5 are of somebody's
-    remote storage."""
+    """Outputs come last, their size after their hash; other hashes are of a remote storage."""
     outs = entry.get("outs") or ()
     return not outs or "hash" not in outs[-1] or (bool(_MD5.fullmatch(str(outs[-1].get("md5")))) and "size" in outs[-1])
 
@@ -204,16 +191,13 @@ def _is_rwlock_broken(root: Path) -> bool:
 
 
 def _restore_backup(root: Path, log: Callable[[str], None]) -> None:
-    # No commit, no git, and no such file in the commit have no output.
-    shown = subprocess.run(["git", "show", f"HEAD:./{LOCK}"], cwd=root, capture_output=True, check=False)
-    of_commit = shown.stdout.decode(errors="surrogateescape")
-    for text, source in ((_text(root / BACKUP), "its backup"), (of_commit, "the last commit's")):
-        if text and read_entries(text) is not None:
-            replace_file(root / LOCK, text, is_private=False, root=root)
-            log(f"{LOCK} was cut off by a killed dvc; {source} is put back")
-            return
-    (root / LOCK).unlink()
-    log(f"{LOCK} was cut off by a killed dvc and there is no backup: what the run cache has comes from there")
+    text = _text(root / BACKUP)
+    if text and read_entries(text) is not None:
+        replace_file(root / LOCK, text, is_private=False, root=root)
+        log(f"{LOCK} was cut off by a killed dvc; its backup is put back")
+    else:  # every watchdog begins with a backup, so somebody has removed it
+        (root / LOCK).unlink()
+        log(f"{LOCK} was cut off by a killed dvc and there is no backup: what the run cache has comes from there")
 
 
 def _text(path: Path) -> str | None:

@@ -10,7 +10,6 @@ import contextlib
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from posttrain.provenance.tree_locks import LOCK
@@ -22,40 +21,31 @@ _REMOVED = ".removed-"
 
 
 def max_checkpoints_gb(environment: Mapping[str, str] = os.environ) -> float:
-    """Limit for the checkpoints of one stage. Raises ConfigurationError where the variable is no
-    positive number."""
+    """Limit for the checkpoints of one stage. Raises ConfigurationError for no positive number."""
     return positive_number(environment, MAX_VARIABLE, DEFAULT_MAX_GB, "gigabytes")
 
 
 def remove_old_checkpoints(stage_dir: Path, *, max_gb: float, keep: Path) -> None:
-    """Remove the least recently used folders of `stage_dir` until the rest takes no more than it
-    may. `keep` stays, and so does each whose lock a living process has. A folder that cannot be
-    removed stays without an error: the work of the caller is done."""
+    """Remove the least recently used folders of `stage_dir` until the rest is small enough, but for
+    `keep` and those with a living lock. One that cannot be removed stays."""
     if not stage_dir.is_dir():
         return
     # Left by a process that was killed in the middle; no run would open these names.
     for left in stage_dir.glob(f"{_REMOVED}*"):
         shutil.rmtree(left, ignore_errors=True)
-    found = [_usage(folder) for folder in stage_dir.iterdir() if folder.is_dir()]
-    num_bytes = sum(one.num_bytes for one in found)
-    for one in sorted(found, key=lambda one: one.last_used_s):
+    found = {folder: _usage(folder) for folder in stage_dir.iterdir() if folder.is_dir()}
+    num_bytes = sum(size for _, size in found.values())
+    for folder, (_, size) in sorted(found.items(), key=lambda one: one[1]):
         is_too_much = num_bytes > max_gb * 1e9
-        if is_too_much and one.folder.resolve() != keep.resolve() and _remove_unless_locked(one):
-            num_bytes -= one.num_bytes
+        if is_too_much and folder.resolve() != keep.resolve() and _remove_unless_locked(folder, size):
+            num_bytes -= size
 
 
-@dataclass(frozen=True, slots=True)
-class _Usage:
-    folder: Path
-    last_used_s: float
-    num_bytes: int
-
-
-def _remove_unless_locked(one: _Usage) -> bool:
-    folder, lock_path = one.folder, one.folder / LOCK
+def _remove_unless_locked(folder: Path, num_bytes: int) -> bool:
+    lock_path = folder / LOCK
     with contextlib.suppress(OSError), lock_path.open("a", encoding="ascii") as lock:
         take_lock_now(lock)
-        if not is_at(lock_path, lock) or _usage(folder).num_bytes > one.num_bytes:
+        if not is_at(lock_path, lock) or _usage(folder)[1] > num_bytes:
             return False  # another process was first to remove it, or a run has worked in it since
         removed = folder.with_name(f"{_REMOVED}{folder.name}-{os.getpid()}")
         folder.rename(removed)
@@ -64,12 +54,13 @@ def _remove_unless_locked(one: _Usage) -> bool:
     return False
 
 
-def _usage(folder: Path) -> _Usage:
-    """By everything in it: a folder's own time stands still while a checkpoint in it is written."""
+def _usage(folder: Path) -> tuple[float, int]:
+    """Last use and bytes of everything in it: a folder's own time stands still while a file is
+    written."""
     last_used_s, num_bytes = 0.0, 0
     for parent, _, files in os.walk(folder):
         for path in (parent, *(os.path.join(parent, name) for name in files)):
             with contextlib.suppress(FileNotFoundError):  # the run in it goes on, or another removes it
                 status = os.lstat(path)
                 last_used_s, num_bytes = max(last_used_s, status.st_mtime), num_bytes + status.st_blocks * 512
-    return _Usage(folder, last_used_s, num_bytes)
+    return last_used_s, num_bytes

@@ -13,9 +13,8 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum, auto
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import psutil
 
@@ -71,8 +70,7 @@ class Receipt:
         replace_file(folder / f"{self.stage}.json", json.dumps(asdict(self)))
 
     def corrected(self, entry: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The entry with the hashes and values of this run. None where it names other files than
-        the run had, so that it cannot be corrected."""
+        """The entry as this run read and made it; None where it names other files."""
         if entry.get("cmd") != self.command:  # dvc.yaml was edited while DVC ran
             return None
         right = dict(entry)
@@ -89,31 +87,23 @@ class Receipt:
         return right
 
 
-class Verdict(StrEnum):
-    """Verdict of a receipt on the stage's entry in `dvc.lock`. AWAITED: the DVC that ran the stage
-    lives and has not recorded it; UNRECORDED: it never will."""
-
-    TRUE = auto()
-    FALSE = auto()
-    AWAITED = auto()
-    UNRECORDED = auto()
+# What a receipt says of the stage's entry in `dvc.lock`. Awaited: the DVC that ran the stage lives
+# and has not recorded it; unrecorded: it never will.
+Verdict: TypeAlias = Literal["true", "false", "awaited", "unrecorded"]
 
 
 def apply_receipts(root: Path, log: Callable[[str], None]) -> list[str]:
-    """Repair what a killed DVC has half written, compare every receipt with `dvc.lock`, and correct
-    wrong entries; gives their stages.
-
-    A receipt that a living DVC has yet to record stays. Raises Interrupted where a living DVC does
-    not release its lock.
-    """
+    """Repair what a killed DVC has half written, and correct the entries of `dvc.lock` that
+    disagree with their receipts; gives their stages. One that a living DVC has yet to record stays.
+    Raises Interrupted where a living DVC keeps its lock."""
     repair_dvc_files(root, log)
     # First without DVC's lock: most calls find nothing to do, and no stage is to wait for them.
     paths = sorted((root / RECEIPTS).glob("*.json"))
     entries = lock_entries(root) if paths else {}
     found = {_verdict(entries, receipt) for path in paths if (receipt := _read(path)) is not None}
-    if not paths or found == {Verdict.AWAITED}:
+    if not paths or found == {"awaited"}:
         return []
-    if found - {Verdict.AWAITED, Verdict.TRUE}:
+    if found - {"awaited", "true"}:
         import dvc.utils.serialize  # noqa: F401 loads DVC, before its lock is taken: another DVC waits three seconds for that
     corrected = []
     with dvc_lock(root):
@@ -127,12 +117,12 @@ def apply_receipts(root: Path, log: Callable[[str], None]) -> list[str]:
                     f"{path} is damaged and is removed: the inputs of {path.stem} are not known; "
                     f"`dvc repro -f {path.stem}` makes sure"
                 )
-            elif verdict is Verdict.AWAITED:
+            elif verdict == "awaited":
                 continue
-            elif verdict is Verdict.FALSE:
+            elif verdict == "false":
                 _correct(root, entries[receipt.stage], receipt, log)
                 corrected.append(receipt.stage)
-            elif verdict is Verdict.UNRECORDED:
+            elif verdict == "unrecorded":
                 _remove_false_runs(root, receipt)
             else:
                 publish_run(root, receipt.stage, entries[receipt.stage])
@@ -143,10 +133,10 @@ def apply_receipts(root: Path, log: Callable[[str], None]) -> list[str]:
 def _verdict(entries: Mapping[str, Mapping[str, Any]], receipt: Receipt) -> Verdict:
     entry = entries.get(receipt.stage)
     if entry is not None and entry == receipt.corrected(entry):
-        return Verdict.TRUE
+        return "true"
     if entry == receipt.before or entry is None:  # DVC has not written its entry
-        return Verdict.AWAITED if receipt.dvc.is_alive() else Verdict.UNRECORDED
-    return Verdict.FALSE
+        return "awaited" if receipt.dvc.is_alive() else "unrecorded"
+    return "false"
 
 
 def _correct(root: Path, entry: Mapping[str, Any], receipt: Receipt, log: Callable[[str], None]) -> None:
@@ -166,8 +156,7 @@ def _correct(root: Path, entry: Mapping[str, Any], receipt: Receipt, log: Callab
 
 
 def _remove_false_runs(root: Path, receipt: Receipt) -> None:
-    """Remove the entries of the run cache that say of this stage's outputs something else than the
-    receipt."""
+    """Remove the runs in the cache that contradict the receipt about this stage's outputs."""
 
     def is_false(run: Mapping[str, Any]) -> bool:
         paths = {one["path"] for one in run.get("outs") or ()}

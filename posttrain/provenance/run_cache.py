@@ -76,8 +76,7 @@ def import_verified_runs(root: Path) -> None:
 
 
 def run_path(entry: Mapping[str, Any]) -> Path:
-    """The file of a run below `runs`, from its entry in `dvc.lock`: DVC's own hashes of it, without
-    and with the hashes of its outputs."""
+    """Path of a run below `runs`: DVC's two hashes of it, without and with those of its outputs."""
     inputs = {**entry, "outs": [out["path"] for out in entry.get("outs") or ()]}
     key, value = (
         hashlib.sha256(json.dumps(_without_sizes(one), sort_keys=True).encode()).hexdigest() for one in (inputs, entry)

@@ -44,12 +44,9 @@ def knobs_key(entry: Mapping[str, Any]) -> str:
 
 
 def record_run(root: Path, stage: str, entry: Mapping[str, Any], cost: Cost | None) -> None:
-    """Record the run of a result that is now in the tree; `entry` is its entry in `dvc.lock`.
-    `cost` is None where nothing ran for it: then the record is that of an earlier run with this
-    result, if there is one.
-
-    A record that is there stays: a tree in which the same comes out again is as it was.
-    """
+    """Record the run that made the result in the tree, whose entry in `dvc.lock` is `entry`;
+    without a `cost`, nothing ran, and an earlier run's record counts. A record that is there
+    stays."""
     if cost is not None:
         cost = keep_cost(root / COSTS, entry, cost)
     records = _read(root)
@@ -72,8 +69,7 @@ def keep_cost(file: Path, entry: Mapping[str, Any], cost: Cost) -> Cost:
 
 
 def record_restored(root: Path) -> None:
-    """Record the runs of results that `dvc repro` has taken out of its cache, where no process of
-    ours runs."""
+    """Record the runs of results that `dvc repro` took from its cache, with no process of ours."""
     records = _read(root)
     for stage, entry in lock_entries(root).items():
         if (stage, entry_key(entry)) not in records:
@@ -81,8 +77,7 @@ def record_restored(root: Path) -> None:
 
 
 def unproven(root: Path) -> list[str]:
-    """Stages whose entry in `dvc.lock` no recorded run made; of commands that are not ours nobody
-    records the inputs."""
+    """Stages of ours whose entry in `dvc.lock` no recorded run made."""
     costs, entries = all_records(root), lock_entries(root).items()
     return [stage for stage, entry in entries if is_ours(entry) and find_record(costs, stage, entry) is None]
 
@@ -122,8 +117,7 @@ def find_record(costs: Iterable[Cost], stage: str | None, entry: Mapping[str, An
 
 
 def all_records(root: Path) -> list[Cost]:
-    """Records of the committed runs, of this tree's, and of the verified ones of trees that share
-    its cache."""
+    """Records that are committed, of this tree, and verified by trees that share its cache."""
     return [*_read(root).values(), *_all_costs(root)]
 
 

@@ -106,8 +106,7 @@ def run(name: str, item: str, root: Path) -> int:
 
 
 def _accept(root: Path, stage: str, copy: FrozenCopy, before: dict[str, Any] | None, dvc: Dvc | None) -> None:
-    """Move the outputs into the tree, with a receipt and a record. Raises Interrupted where an
-    input was edited, in the tree or in the copy."""
+    """Move the outputs into the tree, with receipt and record. Raises Interrupted after an edit."""
     frozen, folder, inputs = copy.fingerprint, copy.folder, copy.fingerprint.inputs
     refuse_if_touched(folder, copy.files, inputs.outs)
     refuse_if_changed(frozen, root)

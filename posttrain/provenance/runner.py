@@ -72,13 +72,9 @@ class StageRun:
 
 
 def run_stage(function: Callable[[StageRun], None], *, is_launchable: bool = False) -> None:
-    """Run a stage as a program and exit with its code: 0, 78 wrong configuration, 65 bad data, 75
-    interrupted and resumable, 1 our bug.
-
-    The stage is named as the function; one command-line argument, if any, is the matrix item. Where
-    it `is_launchable` and `POSTTRAIN_LAUNCH` is set, the function runs in several workers below
-    this process (`launcher.py`).
-    """
+    """Run a stage, named as the function, and exit with its code: 0, 78 wrong configuration, 65 bad
+    data, 75 interrupted and resumable, 1 our bug. One that `is_launchable` may run in several
+    workers (`launcher.py`)."""
     redact_uncaught()
     gc.freeze()  # what is imported lives as long as the process: trainers collect garbage every few steps
     gc.enable()

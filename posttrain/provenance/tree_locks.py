@@ -59,8 +59,7 @@ def announce_end(lock: IO[str]) -> None:
 
 @contextlib.contextmanager
 def lock_file(path: Path) -> Iterator[IO[str]]:
-    """Lock a file and write this process's pid to it; the kernel frees the lock on any death.
-    Raises Interrupted where another process has it and does not end."""
+    """Lock a file and write this process's pid to it. Raises Interrupted where another keeps it."""
     started_s = time.monotonic()
     while True:
         try:

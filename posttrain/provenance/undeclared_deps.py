@@ -26,14 +26,6 @@ def tree_root() -> Path:
     return Path(os.environ.get(TREE_ROOT, "."))
 
 
-def world_knob(params: Params) -> str:
-    return f"world.type: {params.world.type}"
-
-
-def score_knob(name: str) -> str:
-    return f"reward.extra: {name}"
-
-
 def undeclared(stages: Mapping[str, StageInputs], params: Params, *, checked_by: str = "") -> list[tuple[str, str]]:
     """Knobs that name undeclared files, each with a line of the files and the `stages` that lack
     them. `checked_by` is the stage that reads whatever any knob names."""
@@ -75,15 +67,14 @@ def _named(params: Params) -> Iterator[_NamedFiles]:
     if isinstance(model, PretrainedModel) and not Path(model.name).is_absolute() and (root / model.name).is_dir():
         knob = f"model.name: {model.name}"
         yield _NamedFiles(knob, (model.name,), lambda stage, _: stage == "prepare_model", is_large=True)
-    world, scores = _own_files(root, params.world.type), [extra.name for extra in params.reward.extra]
-    yield _NamedFiles(world_knob(params), world, lambda _, inputs: "world" in inputs.params)
-    for name in scores:
-        yield _NamedFiles(score_knob(name), _own_files(root, name), lambda _, inputs: "reward" in inputs.params)
+    world = params.world.type
+    yield _NamedFiles(f"world.type: {world}", _own_files(root, world), lambda _, inputs: "world" in inputs.params)
+    for name in (extra.name for extra in params.reward.extra):
+        yield _NamedFiles(f"reward.extra: {name}", _own_files(root, name), lambda _, inputs: "reward" in inputs.params)
 
 
 def _own_files(root: Path, name: str) -> tuple[str, ...]:
-    """Files of `module:function`: the module's and those of the tree, beside the library, that it
-    imports; none where it is none of the tree's."""
+    """Files of `module:function` in the tree beside the library, with those that it imports."""
     module, colon, _ = name.partition(":")
     first = module_file(root, module) if colon else None
     if first is None:

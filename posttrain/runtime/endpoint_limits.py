@@ -99,8 +99,7 @@ class ChatParameters:
 
 
 def account_of(name: str, environment: Mapping[str, str] = os.environ) -> Account:
-    """Raises ConfigurationError where a variable is no number, or a cost is limited and no price
-    named."""
+    """Raises ConfigurationError for a variable that is no number, or a limit without prices."""
     account = Account(name)
     try:
         account.concurrent = int(environment.get(f"{name}_CONCURRENT", account.concurrent))

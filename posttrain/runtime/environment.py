@@ -7,8 +7,7 @@ from posttrain.runtime.exits import ConfigurationError
 
 
 def positive_number(environment: Mapping[str, str], variable: str, default: float, unit: str) -> float:
-    """The variable's value; `default` where it is unset or empty. Raises ConfigurationError where
-    it is no positive number."""
+    """The variable's value, or `default`. Raises ConfigurationError for no positive number."""
     asked = environment.get(variable) or str(default)
     try:
         number = float(asked)

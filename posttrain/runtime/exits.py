@@ -23,13 +23,14 @@ class Problem:
     """One wrong knob. `key` is its dotted place in the file; `kind` a short name of what is wrong,
     for code and tests (`unknown`, `missing`, `out_of_range`, `contradiction`); `reason` and
     `remedy` are sentences for a person; `value` is what stands there, shortened, None where nothing
-    does."""
+    does; `of_type` is the type of the section that lacks the knob or does not know it."""
 
     key: str
     kind: str
     reason: str
     remedy: str = ""
     value: str | None = None
+    of_type: str = ""
 
     def __str__(self) -> str:
         place = f"{self.key}: " if self.value is None else f"{self.key} = {self.value}: "
@@ -39,8 +40,7 @@ class Problem:
 
 
 class ConfigurationError(StageError):
-    """Wrong knobs, environment or arguments (EX_CONFIG). `problems` has those of a file of
-    knobs."""
+    """Wrong knobs, environment or arguments (EX_CONFIG), with the `problems` of a file."""
 
     code = 78
     meaning = "wrong configuration: running again without an edit cannot help"
@@ -82,8 +82,7 @@ def as_error(exit_code: int, message: str) -> StageError | None:
 
 
 def meaning_of(exit_code: int) -> str:
-    """Explains an exit code in half a sentence. Death by signal n is -n, or 128 + n from a
-    shell."""
+    """Half a sentence about an exit code; death by signal n is -n, or 128 + n from a shell."""
     if exit_code in _ENDS:
         return _ENDS[exit_code].meaning
     if is_death_by_signal(exit_code):
@@ -100,8 +99,7 @@ def is_death_by_signal(exit_code: int) -> bool:
 
 
 def as_shell(exit_code: int) -> int:
-    """128 + n for death by signal n, which `subprocess` has as -n: no process can end with a
-    negative code."""
+    """128 + n for death by signal n, which `subprocess` has as -n."""
     return exit_code if exit_code >= 0 else 128 - exit_code
 
 

@@ -9,8 +9,7 @@ from posttrain.runtime.exits import ConfigurationError
 
 
 def load_named(name: str, *, knob: str) -> Callable[..., Any]:
-    """The function, or class, called `name`; `knob` begins the message of the ConfigurationError
-    that says why it cannot be had."""
+    """The function or class called `name`; `knob` begins the message of the ConfigurationError."""
     module_name, colon, function_name = name.partition(":")
     if not colon:
         raise ConfigurationError(f"{knob} {name!r}; a function of your own is written module:function")

@@ -7,7 +7,7 @@ missing, the remedy shows an example of that section.
 """
 
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin
 
@@ -21,6 +21,7 @@ from posttrain.runtime.limits import cut
 Keys = tuple[str | int, ...]
 Choice = Mapping[str, type[BaseModel]]  # the sections to choose from, by their `type`
 
+_MANY = 3  # problems of one kind in a section, from which on its type was changed rather than a knob misspelt
 MAX_KEY_CHARS = 200  # shown of a key, and of a text that is a value
 _KINDS = {
     "extra_forbidden": "unknown",
@@ -52,17 +53,37 @@ def explain(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
     return [_problem(problem, _place(model, problem["loc"])) for problem in error.errors()]
 
 
+def problem_lines(problems: Sequence[Problem]) -> list[str]:
+    """A line for each problem; of a section whose type was changed, one line for all knobs that it
+    does not know, and one for all that it lacks."""
+    groups: dict[Hashable, list[Problem]] = {}
+    for one in problems:
+        groups.setdefault((one.key.rpartition(".")[0], one.kind, one.of_type) if one.of_type else one, []).append(one)
+    return [
+        line for group in groups.values() for line in ([_of_section(group)] if len(group) >= _MANY else map(str, group))
+    ]
+
+
+def _of_section(group: Sequence[Problem]) -> str:
+    section, names = group[0].key.rpartition(".")[0], ", ".join(one.key.rpartition(".")[2] for one in group)
+    if group[0].kind == "unknown":
+        return f"{section}: a section of type {group[0].of_type} has no {names}. Remove them"
+    return f"{section}: missing {names}; every knob is written out, there are no defaults. {group[0].remedy}".strip()
+
+
 def _problem(problem: Any, place: Place) -> Problem:
     key, given, field, kind = place.key, problem["input"], place.field, _kind(problem["type"])
+    of_type = _type_of(place.section)
     match problem["type"]:
         case "extra_forbidden":
             meant = nearest(str(place.path[-1]), place.section.model_fields) if place.section else ""
             reason = "unknown key; no stage reads it, so it would change nothing"
-            return Problem(key, kind, reason, f"{meant} Check the spelling or remove it".strip())
+            return Problem(key, kind, reason, f"{meant} Check the spelling or remove it".strip(), of_type=of_type)
         case "missing":
             example = getattr(place.section, "example", "")
             remedy = f"A section of type {given.get('type')} is like {example}" if example else ""
-            return Problem(key, kind, "missing; every knob is written out, there are no defaults", remedy)
+            reason = "missing; every knob is written out, there are no defaults"
+            return Problem(key, kind, reason, remedy, of_type=of_type)
         case "union_tag_invalid":
             tag, types = problem["ctx"]["tag"], _choice(field)
             reason = f"there is no such type; there are {', '.join(types)}"
@@ -91,8 +112,7 @@ def _kind(pydantic_type: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    """The value's repr, shortened: a few letters of YAML can stand for a list of billions
-    (`*name`)."""
+    """The value's repr, shortened: `*name` in YAML can stand for a list of billions."""
     if isinstance(value, int) and abs(value) > 10**80:  # Python refuses to write 4,301 digits
         return "a number of more than 80 digits"
     short = reprlib.Repr()
@@ -130,6 +150,12 @@ def _tag(member: Any) -> str:
     """The `type` of one section of a choice: what it is tagged with, or its only literal."""
     tagged = [one.tag for one in getattr(member, "__metadata__", ()) if isinstance(one, Tag)]
     return tagged[0] if tagged else str(get_args(member.model_fields["type"].annotation)[0])
+
+
+def _type_of(section: type[BaseModel] | None) -> str:
+    """The `type` of a section that is one of a choice; empty for any other."""
+    field = section.model_fields.get("type") if section else None
+    return str(next(iter(get_args(field.annotation)), "")) if field else ""
 
 
 def _unwrapped(member: Any) -> Any:

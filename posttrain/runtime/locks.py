@@ -16,8 +16,7 @@ from posttrain.runtime.state import private
 
 
 def take_lock(file: IO[str] | int) -> None:
-    """Wait until no other open file of that name is locked; the kernel frees it when this one is
-    closed, or its last process is dead."""
+    """Wait for the lock; the kernel frees it with the last process that has the file open."""
     fcntl.flock(file, fcntl.LOCK_EX)
 
 

@@ -92,8 +92,7 @@ def redact_lines(lines: Iterable[str]) -> Iterator[str]:
 
 
 def remember_keys(variables: Mapping[str, str]) -> None:
-    """Register further keys of this process, such as the variables that a server is started with.
-    Their names must look like names of keys, as for the environment."""
+    """Register more variables of this process as the environment's, such as those of a server."""
     _remembered.update(dict.fromkeys(_named_keys(variables)))
 
 
@@ -114,8 +113,7 @@ def redacted_traceback(error: BaseException) -> str:
 
 
 def redact_uncaught() -> None:
-    """Tracebacks of uncaught exceptions, of any thread, and whatever is logged have no keys from
-    here on."""
+    """Redact uncaught tracebacks of all threads, and all logs, from here on."""
     redact_logs()
     sys.excepthook = _print_uncaught
     threading.excepthook = _print_uncaught_in_thread
@@ -164,8 +162,7 @@ def _print_uncaught_in_thread(end: threading.ExceptHookArgs) -> None:
 
 @lru_cache(maxsize=4)
 def _keys_of_environment(variables: tuple[tuple[bytes, bytes], ...]) -> tuple[tuple[str, str], ...]:
-    """Asked for with every text, so as bytes: to decode them all takes longer than to redact a
-    tool's result."""
+    """Asked for with every text, so as bytes: decoding takes longer than redacting."""
     return _named_keys({os.fsdecode(name): os.fsdecode(content) for name, content in variables})
 
 
@@ -271,8 +268,7 @@ def _is_random(value: str) -> bool:
 
 
 def _base64_spellings(content: bytes) -> list[str]:
-    """Base64 spellings of a key within a longer text: for each of the three offsets at which it can
-    begin, the characters that depend on the key alone."""
+    """Base64 of a key within a longer text: what depends on it alone, at each of three offsets."""
     found = []
     for offset in range(3):
         code = base64.b64encode(b"\0" * offset + content).decode().rstrip("=")

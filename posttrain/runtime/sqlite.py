@@ -24,9 +24,8 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextlib.contextmanager
 def typed_errors(path: Path, damaged: Callable[[str], StageError]) -> Iterator[None]:
-    """Re-raises SQLite's errors about the file at `path` as errors with an exit code; `damaged`
-    makes the one for a damaged file from its reason. A wrong use of the library (ProgrammingError)
-    is our bug and passes."""
+    """Re-raise SQLite's errors about the file at `path` with an exit code; `damaged` makes that of
+    a damaged file. A wrong use (ProgrammingError) is our bug and passes."""
     try:
         yield
     except (sqlite3.ProgrammingError, sqlite3.NotSupportedError):

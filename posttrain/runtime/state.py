@@ -23,8 +23,7 @@ _ALL = 0o777
 
 
 def state_dir(root: Path) -> Path:
-    """The state folder of the tree at `root`, made where it is not there, and private
-    (`private_folder`) where it was not."""
+    """The state folder of the tree at `root`, made private where it was not there."""
     return private_folder(root / STATE_DIR)
 
 
@@ -61,8 +60,7 @@ def tree_name(root: Path) -> str:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder with all that it holds, read-only folders too; what cannot be removed
-    stays."""
+    """Remove a folder, read-only ones in it too; what cannot be removed stays."""
     for name, _, _ in os.walk(folder):
         with contextlib.suppress(OSError):
             os.chmod(name, 0o700)

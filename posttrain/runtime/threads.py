@@ -44,8 +44,7 @@ def idle_cores(busy_percent: float, *, num_cores: int, num_allowed: int) -> int:
 
 
 def limit_threads(num_threads: int) -> None:
-    """Limit the threads of this process, in every library that computes, loaded already or not, and
-    of the processes that it starts."""
+    """Limit the threads of this process's libraries, and of the processes that it starts."""
     free_bits_of_threads()
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[variable] = str(num_threads)

@@ -126,18 +126,6 @@ def test_a_terminal_has_one_line_that_is_written_over_within_its_width_and_is_em
     assert 2 <= len(shown) <= 2 + (time.monotonic() - started_s) / 0.5, "a line every half second, and the end"
 
 
-def test_a_terminal_that_cannot_go_back_gets_lines(repository):
-    ours, terminal = pty.openpty()
-    environment = {**os.environ, "PYTHONPATH": str(repository), "TERM": "dumb"}
-    subprocess.run(
-        [sys.executable, "-c", SHOWS], env=environment, stdout=subprocess.DEVNULL, stderr=terminal, check=True
-    )
-    text = os.read(ours, 4096).decode()
-    os.close(ours), os.close(terminal)
-    assert "\x1b" not in text
-    assert [line.split("  ")[0] for line in text.splitlines()] == ["[train] 1/24", "[train] 24/24"]
-
-
 MADE = Cost("train_sft", 300.0, 400.0, 900.0, False, 1764000000.0)
 KNOBS = {
     "seed": 1,

@@ -11,7 +11,7 @@ import pytest
 
 from posttrain.provenance.old_checkpoints import max_checkpoints_gb, remove_old_checkpoints
 from posttrain.provenance.tree_locks import LOCK, lock_file
-from posttrain.runtime.exits import ConfigurationError, Interrupted
+from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.locks import is_held
 
 DAY_S = 86400
@@ -122,15 +122,6 @@ def test_a_run_that_begins_while_its_folder_is_forgotten_has_a_lock_that_others_
         for forgetter in forgetters:
             forgetter.join()
     assert problems == []
-
-
-def test_a_second_process_of_one_run_is_told_which_the_first_is(tmp_path, holder):
-    process = holder(tmp_path / "a" / LOCK)
-    with (
-        pytest.raises(Interrupted, match=rf"process {process.pid} is still running this stage"),
-        lock_file(tmp_path / "a" / LOCK),
-    ):
-        pass
 
 
 def test_the_limit_comes_from_the_environment():
