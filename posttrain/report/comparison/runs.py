@@ -220,6 +220,8 @@ def _files(policy: str) -> dict[str, _File]:
 
 
 def _stages(content: bytes) -> tuple[dict[str, LockedStage], str]:
+    if b"\n<<<<<<< " in content or content.startswith(b"<<<<<<< "):
+        raise ValueError("it has a conflict of a merge, so it is two locks")
     stages = {}
     for block in _STAGE.split(content.decode())[1:]:
         read, _, written = block.partition("\n    outs:\n")

@@ -179,6 +179,10 @@ def test_a_folder_that_is_no_repository_is_refused(tmp_path, monkeypatch):
 
 BROKEN = {
     "no results": ({TASKS: None}, f"no {TASKS}"),
+    "a conflict in a lock that is else whole": (
+        {"dvc.lock": "schema: '2.0'\nstages:\n  a:\n    cmd: a\n<<<<<<< HEAD\n=======\n>>>>>>> x\n"},
+        "dvc.lock cannot be read: it has a conflict of a merge",
+    ),
     "another lock": ({"dvc.lock": "schema: '3.0'\n"}, "dvc.lock names no stage"),
     "other knobs": ({"params.yaml": "- 1\n"}, "params.yaml cannot be read: it is no mapping"),
     "bad YAML": ({"params.yaml": "a: [\n"}, "params.yaml cannot be read: line 2: while parsing"),
