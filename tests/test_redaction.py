@@ -172,6 +172,14 @@ def test_keys_of_the_env_file_of_a_url_and_of_a_server_are_known(tmp_path, monke
     ("text", "expected"),
     [
         ("key sk-proj-Ab3dEf6hIj9lMn2pQr5t.", "key [key removed]."),
+        ('{"k":"sk-ant-api03-Zz9Yy8Xx7Ww6Vv5-_x"}', '{"k":"[key removed]"}'),
+        ("hf_AbCdEfGhIj1234567890KlMnOpQrStUvWx", "[key removed]"),
+        (
+            "ghp_AbCdEfGhIj1234567890KlMnOpQrStUvWxYz and github_pat_11ABCDEFG0abcdefghij_klmn",
+            "[key removed] and [key removed]",
+        ),
+        ("xoxb-123456789012-abcdefABCDEF", "[key removed]"),
+        ("AKIAIOSFODNN7EXAMPLE", "[key removed]"),
         ("Authorization: Bearer abc.def-123~456", "Authorization: Bearer [key removed]"),
         ("Authorization: Basic dXNlcjpwYXNzd29yZA==", "Authorization: Basic [key removed]"),
         ('"Authorization": "Basic AAAABBBBCCCC"', '"Authorization": "Basic [key removed]"'),

@@ -1,7 +1,7 @@
 """Reads and writes `dvc.lock`, and repairs what a DVC that was killed has left half written.
 
 DVC writes the file in place, 8 KB at a time. A backup of the last whole one lies in the state
-folder. Our own writer, for flows and for corrections, is
+folder; without it the last commit's is taken. Our own writer, for flows and for corrections, is
 `write_entry`: it replaces the file whole, and its bytes are DVC's.
 """
 
@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -191,13 +192,16 @@ def _is_rwlock_broken(root: Path) -> bool:
 
 
 def _restore_backup(root: Path, log: Callable[[str], None]) -> None:
-    text = _text(root / BACKUP)
-    if text and read_entries(text) is not None:
-        replace_file(root / LOCK, text, is_private=False, root=root)
-        log(f"{LOCK} was cut off by a killed dvc; its backup is put back")
-    else:  # every watchdog begins with a backup, so somebody has removed it
-        (root / LOCK).unlink()
-        log(f"{LOCK} was cut off by a killed dvc and there is no backup: what the run cache has comes from there")
+    # No commit, no git, and no such file in the commit have no output.
+    shown = subprocess.run(["git", "show", f"HEAD:./{LOCK}"], cwd=root, capture_output=True, check=False)
+    of_commit = shown.stdout.decode(errors="surrogateescape")
+    for text, source in ((_text(root / BACKUP), "its backup"), (of_commit, "the last commit's")):
+        if text and read_entries(text) is not None:
+            replace_file(root / LOCK, text, is_private=False, root=root)
+            log(f"{LOCK} was cut off by a killed dvc; {source} is put back")
+            return
+    (root / LOCK).unlink()
+    log(f"{LOCK} was cut off by a killed dvc and there is no backup: what the run cache has comes from there")
 
 
 def _text(path: Path) -> str | None:

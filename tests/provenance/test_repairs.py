@@ -95,6 +95,18 @@ def test_a_lock_that_nobody_has_put_back_is_by_the_next_command_of_ours(root: Pa
     assert (root / "dvc.lock").read_text() == whole
 
 
+def test_the_last_commits_lock_is_put_back_where_there_is_no_other(root: Path):
+    whole = (root / "dvc.lock").read_text()
+    for command in (["git", "add", "--all"], ["git", "commit", "--quiet", "--message", "made"]):
+        subprocess.run(command, cwd=root, check=True)
+    (root / ".posttrain/dvc.lock.backup").unlink()
+    (root / "dvc.lock").write_text(whole[:300])
+    said: list[str] = []
+    apply_receipts(root, said.append)
+    assert (root / "dvc.lock").read_text() == whole
+    assert "the last commit's" in said[0]
+
+
 def test_our_writer_is_dvcs_to_the_byte_and_leaves_the_old_or_the_new_file(root: Path):
     before = (root / "dvc.lock").read_text()
     write_entry(root, "make", lock_entries(root)["make"])
