@@ -17,7 +17,7 @@ from posttrain.data.files import ParquetBatches, read_jsonl
 from posttrain.data.resampling import coreset
 from posttrain.data.schemas import read_trajectories, write_trajectories
 from posttrain.provenance.runner import StageRun
-from posttrain.rollout import demonstrations
+from posttrain.rollout import episodes
 from posttrain.runtime.exits import DataError
 from stages import resample_data as resampling
 from stages.generate_data import generate_data
@@ -90,7 +90,7 @@ def test_an_import_is_trained_on_without_an_expert(make: Make, monkeypatch: pyte
     assert splits["dev"] > 5
     assert splits["sft"] > 40
 
-    monkeypatch.setattr(demonstrations, "expert_policy", lambda *_, **__: pytest.fail("an expert played"))
+    monkeypatch.setattr(episodes, "expert_policy", lambda *_, **__: pytest.fail("an expert played"))
     train_sft(make("train_sft"))
     metrics = read_jsonl(Path("reports/train_sft/metrics.jsonl"))
     assert [line["step"] for line in metrics if "eval_loss" in line] == [1, 2]
