@@ -96,7 +96,14 @@ class VllmServer:
         one name: vLLM 0.32 would read the file again at every token."""
         loaded = {model["id"] for model in (await self._request("GET", "/v1/models")).get("data", [])} - {BASE}
         if version not in loaded:
-            await self._post("/v1/load_lora_adapter", {"lora_name": version, "lora_path": str(folder)})
+            try:
+                await self._post("/v1/load_lora_adapter", {"lora_name": version, "lora_path": str(folder)})
+            except ServerFailed as error:
+                if "add_lora" not in str(error):
+                    raise
+                raise ConfigurationError(
+                    f"{error}; start it with LORA_RANK set to the adapter's r or more (infra/vllm/serve.sh)"
+                ) from error
         for old in loaded - {version}:
             await self._post("/v1/unload_lora_adapter", {"lora_name": old})
 
