@@ -105,7 +105,7 @@ def make_peer(
     ]
 
     def graded(task: Task, messages: tuple[Message, ...]) -> Trajectory:
-        """By a fresh world: TRL's is gone, and those of this benchmark never change."""
+        """Grade by a fresh world: TRL's is gone, and those of this benchmark never change."""
         played, world = Trajectory(task.task_id, messages, StopReason.DONE), domain.open(task)
         outcome = world.grade(played)
         assert isinstance(outcome, Outcome), "the benchmark's world grades at once"

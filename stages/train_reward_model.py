@@ -72,7 +72,7 @@ def train_reward_model(run: StageRun) -> None:
 
 
 def _draw(groups: Sequence[list[TrajectoryRow]], frac: float, *, seed: int) -> list[list[TrajectoryRow]]:
-    """Whole tasks, so that no episode of a task that is judged was trained on."""
+    """Draw tasks with all their episodes, so that none of a task that is judged is trained on."""
     drawn = np.random.default_rng(seed).permutation(len(groups))[: round(frac * len(groups))]
     return [groups[index] for index in sorted(drawn)]
 

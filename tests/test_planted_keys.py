@@ -196,7 +196,7 @@ class Tree:
         return done.returncode
 
     def leaks(self) -> dict[str, set[str]]:
-        """By file, or `(printed)`."""
+        """Leaked keys by file, or `(printed)`."""
         if (store := self.root / ".posttrain" / "traces.db").exists():
             with contextlib.closing(sqlite3.connect(store)) as connection:
                 connection.execute(

@@ -53,7 +53,7 @@ def find(ground: Ground) -> Iterator[dict[str, Any]]:
 
 
 def _sft(ground: Ground, config: PretrainedConfig, params: PretrainedModel) -> dict[str, Any]:
-    """Whole steps of `ROWS` rows, two at a time, every second token the agent's."""
+    """SFT steps of `ROWS` rows, two at a time, every second token the agent's."""
     forget()
     rows, tokens = (2, 64) if ground.is_small else (ROWS, TOKENS)
     model = prepared(_model(config, getattr(torch, loaded_dtype(params))), params, seed=1).train()

@@ -39,7 +39,7 @@ def _steps(ground: Ground) -> Iterator[dict[str, Any]]:
 
 
 def _sft(ground: Ground) -> Iterator[dict[str, Any]]:
-    """Whole trainings, the start of each included."""
+    """SFT trainings from start to end, the start of each included."""
     codec = load_codec(ground.trained)
     num_steps = 4 if ground.is_small else NUM_STEPS
     own = {"train_sft.max_steps": num_steps, "train_sft.eval_every_steps": num_steps, "train_sft.optimizer": "adamw"}

@@ -47,7 +47,7 @@ def evaluate(
     max_new_tokens: int | None,
     as_json: bool,
 ) -> None:
-    """How well does a model do in this world? Plays each task once greedily and some times at
+    """Evaluate a model in a world. Plays each task once greedily and some times at
     temperature 1. What an endpoint played is kept, and not paid for twice."""
     if num_tasks < 1 or num_samples < 0 or (max_new_tokens or 1) < 1:
         raise ConfigurationError("--num-tasks and --max-new-tokens are 1 or more, --num-samples 0 or more")

@@ -71,7 +71,7 @@ def _fit_to_tasks(content: dict[str, Any], num_rl_tasks: int) -> None:
 
 
 def demo_knobs() -> Mapping[str, Any]:
-    """What `experiments/demo.yaml` sets."""
+    """Knobs of `experiments/demo.yaml`."""
     from posttrain.config.params import read_knobs
 
     knobs: Mapping[str, Any] = read_knobs(_found(DEMO).read_bytes(), source=str(DEMO))["set"]

@@ -83,7 +83,7 @@ def code_digest(root: Path) -> str:
 
 
 def read_arms(file: Path) -> dict[str, Arm]:
-    """By name; none where there is no file yet. Raises DataError where it is damaged."""
+    """Read the arms by name; none without a file. Raises DataError where it is damaged."""
     try:
         return Arms.model_validate_json(file.read_bytes()).arms
     except FileNotFoundError:

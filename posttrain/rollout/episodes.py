@@ -136,7 +136,7 @@ def resume_episodes(
 
 
 def _read_episodes(file: Path, tasks: Sequence[Task], seeds: Sequence[int]) -> dict[int, Trajectory]:
-    """Whole episodes of these tasks and seeds by index."""
+    """Read the episodes of these tasks and seeds by index; a line that is cut off is left out."""
     try:
         content = file.read_bytes() if file.exists() else b""
     except OSError as error:

@@ -44,7 +44,7 @@ def passes_by_length(lengths: Sequence[int], max_steps: int, batch_size: int, *,
 
 
 def largest_remainder(weights: Sequence[float], count: int) -> list[int]:
-    """Whole numbers that sum to `count`, in proportion to `weights`: 10 at 1, 1, 1 are 4, 3, 3."""
+    """Share `count` out in integers in proportion to `weights`: 10 at 1, 1, 1 are 4, 3, 3."""
     exact = np.asarray(weights, dtype=np.float64) / np.sum(weights) * count
     whole = np.floor(exact).astype(int)
     # of equal remainders the first kind gets the row

@@ -78,7 +78,7 @@ def success(played: Sequence[Trajectory]) -> float:
 
 @torch.no_grad()
 def worst_gap(model: Any, played: Sequence[Trajectory]) -> float:
-    """Of the log-probabilities in the record, from a full forward of the model."""
+    """Largest distance of the recorded log-probabilities from a full forward of the model."""
     gaps = []
     for one in played:
         ids = torch.tensor([one.token_ids])

@@ -87,7 +87,7 @@ def adapters_of(server):
 
 
 def worst_gap_of_the_model_beneath(server, base, contexts):
-    """Of the log-probabilities of what the server writes behind the contexts without an adapter."""
+    """Largest distance of the server's log-probabilities without an adapter from the base's."""
 
     async def write_all():
         async with aiohttp.ClientSession() as session:

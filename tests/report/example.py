@@ -106,7 +106,7 @@ def arm_record(policies: dict[str, Any], knobs: dict[str, Any], **overrides: Any
 
 
 def good_reports() -> dict[str, Any]:
-    """By path below `reports/`: an object for a .json, a list of objects for a .jsonl."""
+    """Contents by path below `reports/`: an object for a .json, a list of objects for a .jsonl."""
     rates = {"teacher": 1.0, "base": 0.0, "sft": 0.6, "policy": 0.9}
     before = [task_record(f"t{index}", failure="wrong_market" if index < 3 else None) for index in range(8)]
     after = [

@@ -28,7 +28,7 @@ def counts(path: Path, stages: str) -> list[int]:
 
 
 def test_the_oldest_run_goes_first_and_the_file_shrinks(tmp_path):
-    """Of three thirds 0.8 may stay, so 0.72 do: two runs (0.67), not two and a half (0.83)."""
+    """Three runs of a third, and a limit of 0.8, so 0.72: two stay (0.67), not two and a half."""
     path = tmp_path / "traces.db"
     fill(path, "abc")
     size = os.path.getsize(path)

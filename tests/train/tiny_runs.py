@@ -1,5 +1,5 @@
-"""Whole training runs of a tiny model, and ways to die in the middle of one. Each runs in a process
-of its own, forked from one that has torch."""
+"""Training runs of a tiny model from start to end, and ways to die in the middle of one. Each runs
+in a process of its own, forked from one that has torch."""
 
 import copy
 import dataclasses

@@ -92,7 +92,7 @@ class Pools(Sampler):
 
 
 def rounded_shares(shares: Sequence[float], count: int, *, offset: float) -> list[int]:
-    """Whole numbers that sum to `count`, each its share rounded down or up; exact on average
+    """Share `count` out in integers, each its share rounded down or up; exact on average
     over offsets in [0, 1). Two at shares 0.4, 0.4, 0.2: ends at 0.8, 1.6 and 2, so 0, 1, 1 at an
     offset of 0.1 and 1, 1, 0 at 0.5."""
     ends = np.floor(np.cumsum(shares)[:-1] * count + offset).astype(int)

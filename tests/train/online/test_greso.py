@@ -40,7 +40,7 @@ def test_the_first_pass_plays_every_task_once_and_in_another_order_than_the_next
 
 
 def test_the_chance_falls_by_a_hundredth_while_the_share_has_reached_its_target_and_else_rises():
-    """Of four groups one was easy, the target of 0.25, and one hard, less than 0.5."""
+    """Four groups: one is easy, which is the target of 0.25, and one hard, less than 0.5."""
     found = greso()
     for _ in range(5):
         found.choose(6)

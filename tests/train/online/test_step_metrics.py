@@ -85,8 +85,8 @@ def test_metrics_of_episodes_are_worked_out_by_hand():
 
 
 def test_tokens_with_an_advantage_and_its_size_by_turn_are_worked_out_by_hand():
-    """Of 8 tokens of the agent's that are trained, 2 and 3 in an episode of two turns have one, and
-    of 3 that are not, none; an episode that joined is told of nowhere."""
+    """Eight tokens of the agent's are trained: 2 and 3 in an episode of two turns have an
+    advantage; 3 are not, and have none. An episode that joined is in no figure."""
 
     def written(*mask):
         played = episode(1.0, [], len(mask))

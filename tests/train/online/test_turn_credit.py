@@ -217,7 +217,7 @@ def test_turn_scores_follow_the_gradient_of_reward_and_first_score_without_a_bia
 
 
 def test_every_turn_adds_the_gradient_of_its_own_score_less_what_the_groups_are_expected_to_be():
-    """Of no objective: it is not the gradient of the sum of scores."""
+    """The result is the gradient of no objective, also not of the sum of scores."""
     weight = 0.7
 
     def scores(*members):
