@@ -11,74 +11,35 @@ import resource
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from posttrain.models.codec import ChatCodec
-from posttrain.models.loading import load_codec, load_model
-from posttrain.rollout.engines.choice import make_engine
-from posttrain.rollout.engines.protocol import Engine, GenerateRequest, Generation
+from posttrain.cli.traces import recorded_settings
+from posttrain.debug.player import Player, model_player
+from posttrain.rollout.episode import Episode, Reply
 from posttrain.rollout.episodes import run_episodes
-from posttrain.rollout.params import AgentParams
-from posttrain.rollout.play_on import Branch, Fork, play_on
-from posttrain.rollout.policy import TokenPolicy
+from posttrain.rollout.play_on import Fork
+from posttrain.rollout.policy import Policy
 from posttrain.traces.query import EpisodeFilter, matching
 from posttrain.traces.reading import read_episodes
 from posttrain.traces.store import open_to_read
-from posttrain.traces.values import StoredEpisode
 from posttrain.types import Trajectory
-from posttrain.worlds.catalog import make_domain, world_params
-from posttrain.worlds.protocol import Domain
+from posttrain.worlds.catalog import make_domain
 
 
 class Counting:
-    """An engine that counts the tokens that another one writes."""
+    """A policy that counts the tokens that another one writes, into `num_written`."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine, self.num_written = engine, 0
+    num_written = 0
 
-    @property
-    def policy_version(self) -> int:
-        return self.engine.policy_version
+    def __init__(self, policy: Policy) -> None:
+        self._policy, self.release = policy, policy.release
 
-    async def generate(self, request: GenerateRequest) -> Generation:
-        generation = await self.engine.generate(request)
-        self.num_written += len(generation.token_ids)
-        return generation
-
-    def release(self, episode_id: str) -> None:
-        self.engine.release(episode_id)
-
-    def refresh_weights(self) -> None:
-        self.engine.refresh_weights()
-
-    def sleep(self) -> None:
-        self.engine.sleep()
-
-
-class Player:
-    """One model in the world that the episodes were played in."""
-
-    def __init__(self, episodes: Sequence[StoredEpisode], model: Path) -> None:
-        settings = episodes[0].run.settings
-        self.domain: Domain = make_domain(world_params(settings["world"]))
-        self.limits = AgentParams.model_validate(settings["agent"])
-        self.codec: ChatCodec = load_codec(model)
-        network = load_model(model).eval()
-        self.engine = Counting(
-            make_engine(
-                network,
-                max_context_tokens=self.limits.max_context_tokens,
-                check_prompts=list,
-                stop_ids=self.codec.stop_ids,
-            )
-        )
-
-    def policy(self, temperature: float) -> TokenPolicy:
-        return TokenPolicy(self.engine, self.codec, temperature=temperature)
-
-    def branches(self, forks: Sequence[Fork], temperature: float) -> list[Branch]:
-        return play_on(forks, self.policy(temperature), domain=self.domain, limits=self.limits, codec=self.codec)
+    async def reply(self, episode: Episode) -> Reply:
+        reply = await self._policy.reply(episode)
+        Counting.num_written += len(reply.token_ids)
+        return reply
 
 
 def same_again(player: Player, episodes: Sequence[Trajectory], tasks: Sequence[Any]) -> dict[str, Any]:
@@ -87,9 +48,9 @@ def same_again(player: Player, episodes: Sequence[Trajectory], tasks: Sequence[A
     num_same = num_forks = num_differences = num_generated = num_dropped = 0
     for at in range(1, most + 1):
         forks = [Fork(task, one, at) for task, one in zip(tasks, episodes, strict=True) if len(one.turns) >= at]
-        before = player.engine.num_written
-        branches = player.branches(forks, 0.0)
-        num_generated += player.engine.num_written - before
+        before = Counting.num_written
+        branches = player.branches(forks, temperature=0.0)
+        num_generated += Counting.num_written - before
         num_dropped += sum(turn.num_written for fork in forks for turn in fork.trajectory.turns[at - 1 :])
         num_forks += len(forks)
         num_differences += sum(len(branch.differences) for branch in branches)
@@ -114,17 +75,17 @@ def branching(player: Player, episodes: Sequence[Trajectory], tasks: Sequence[An
     forks = [Fork(task, one, 2, num=num, seed=1) for task, one in zip(tasks, episodes, strict=True)]
     rates = {}
     for name in ("branches", "fresh"):
-        before, start = player.engine.num_written, time.perf_counter()
+        before, start = Counting.num_written, time.perf_counter()
         if name == "branches":
-            branches = player.branches(forks, 1.0)
-            wanted = player.engine.num_written - before
+            branches = player.branches(forks)
+            wanted = Counting.num_written - before
         else:
             plays = [fork.task for fork in forks for _ in range(num)]
-            while player.engine.num_written - before < wanted:
+            while Counting.num_written - before < wanted:
                 run_episodes(
-                    player.policy(1.0), plays, domain=player.domain, limits=player.limits, seeds=range(len(plays))
+                    player.policy_at(1.0), plays, domain=player.domain, limits=player.limits, seeds=range(len(plays))
                 )
-        rates[name] = (player.engine.num_written - before) / (time.perf_counter() - start)
+        rates[name] = (Counting.num_written - before) / (time.perf_counter() - start)
     return {
         "num_branches": len(branches),
         "new_tokens": wanted,
@@ -145,7 +106,9 @@ def main() -> None:
     with closing(open_to_read(given.store)) as connection:
         found = matching(connection, EpisodeFilter(stage=given.stage, part="greedy"), limit=given.num)
         episodes = list(read_episodes(connection, found))
-    player = Player(episodes, given.model)
+    world, agent = recorded_settings(episodes[0].run, None)
+    loaded = model_player(given.model, make_domain(world), agent)
+    player = replace(loaded, policy_at=lambda temperature: Counting(loaded.policy_at(temperature)))
     trajectories, tasks = [one.traced.trajectory for one in episodes], [one.traced.task for one in episodes]
     print(json.dumps(same_again(player, trajectories, tasks), indent=1))
     longer = [index for index, one in enumerate(trajectories) if len(one.turns) >= 3][:50]

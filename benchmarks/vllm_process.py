@@ -9,8 +9,6 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-import psutil
-
 REPOSITORY = Path(__file__).resolve().parents[1]
 VLLM = REPOSITORY / "infra" / "vllm"
 
@@ -66,11 +64,6 @@ class ServerProcess:
 
     def post(self, path: str) -> None:
         urllib.request.urlopen(urllib.request.Request(f"{self.url}{path}", method="POST"), timeout=60).close()
-
-    def cpu_s(self) -> float:
-        """CPU-seconds of all its processes since they began."""
-        root = psutil.Process(self._process.pid)
-        return sum(sum(process.cpu_times()[:2]) for process in [root, *root.children(recursive=True)])
 
     def kill(self) -> None:
         """Kill it at once, like a machine that loses its power."""

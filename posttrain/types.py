@@ -247,6 +247,12 @@ class Trajectory:
     outcome: Outcome | None = None
 
     @property
+    def turn_messages(self) -> list[Message | None]:
+        """The agent's message of each turn; None where the context had no room for one."""
+        places = [turn.message_index for turn in self.turns]
+        return [None if place is None else self.messages[place] for place in places]
+
+    @property
     def is_aborted(self) -> bool:
         """True where it ended through no doing of the agent's: it is not trained on, and no rate
         counts it."""

@@ -2,6 +2,7 @@
 and keep the edits that help."""
 
 import getpass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,32 +76,28 @@ def propose(stage: str, num: int, model: Path | None, params: Path | None) -> No
     and keep the edits that are verified."""
     from posttrain.data.edits import VerifiedEdit, add_edits
     from posttrain.debug.player import model_player
-    from posttrain.debug.suggest import first_deviation
+    from posttrain.debug.suggest import expert_edits
     from posttrain.debug.verify import verify
     from posttrain.provenance.code_version import read_version
-    from posttrain.rollout.play_on import Fork
     from posttrain.traces.query import EpisodeFilter, matching
     from posttrain.traces.reading import read_episodes
     from posttrain.worlds.catalog import make_domain, require_expert
 
-    with open_store() as connection:
-        stored = list(read_episodes(connection, matching(connection, EpisodeFilter(stage=stage, is_failed=True))))
-    if not stored:
-        raise DataError(f"the trace store has no failed episode of {stage}")
-    world, agent = recorded_settings(stored[0].run, params)
-    domain = require_expert(make_domain(world), needed_by="an edit of its own")
-    forks = {}
-    for one in stored:
-        task, episode = one.traced.task, one.traced.trajectory
-        if not episode.is_aborted and task.task_id not in forks and (found := first_deviation(domain, task, episode)):
-            forks[task.task_id] = Fork(task, episode, found[0], message=found[1])
-    player = model_player(model or _model_of(stored[0].run), domain, agent)
     code, tried, kept = str(read_version(Path.cwd())), 0, list[VerifiedEdit]()
-    todo = list(forks.values())
-    while todo and len(kept) < num:
-        batch, todo = todo[: num - len(kept)], todo[num - len(kept) :]
-        tried += len(batch)
-        kept += [one for one in verify(batch, player, who="expert", code=code) if isinstance(one, VerifiedEdit)]
+    with open_store() as connection:
+        episodes = matching(connection, EpisodeFilter(stage=stage, is_failed=True))
+        if not episodes:
+            raise DataError(f"the trace store has no failed episode of {stage}")
+        run = read_stored(connection, episodes[0]).run
+        world, agent = recorded_settings(run, params)
+        domain = require_expert(make_domain(world), needed_by="an edit of its own")
+        player = model_player(model or _model_of(run), domain, agent)
+        # Other settings are another world, in which an episode would be played otherwise.
+        of_these = (one for one in read_episodes(connection, episodes) if one.run.settings == run.settings)
+        forks = expert_edits(of_these, domain)
+        while batch := list(islice(forks, num - len(kept))):
+            tried += len(batch)
+            kept += [one for one in verify(batch, player, who="expert", code=code) if isinstance(one, VerifiedEdit)]
     print(f"{add_edits(kept)} edits are new, of {len(kept)} that help among {tried} that were tried")
 
 

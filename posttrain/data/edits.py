@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from posttrain.data.files import read_parquet, write_batches
+from posttrain.data.files import read_parquet, write_parquet
 from posttrain.data.schemas import (
     TASKS_SCHEMA,
     TRAJECTORY_COLUMNS,
@@ -83,7 +83,7 @@ def read_edits(path: Path = EDITS) -> list[VerifiedEdit]:
     try:
         return [_edit_from_columns(columns) for columns in read_parquet(path, SCHEMA).to_pylist()]
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path} holds no verified edits ({error}): take it back by `dvc checkout`") from error
+        raise DataError(f"{path} holds no verified edits ({error}): take it back from git, or remove it") from error
 
 
 def add_edits(edits: Sequence[VerifiedEdit], path: Path = EDITS) -> int:
@@ -97,11 +97,7 @@ def add_edits(edits: Sequence[VerifiedEdit], path: Path = EDITS) -> int:
 
 def write_edits(edits: Sequence[VerifiedEdit], path: Path = EDITS) -> None:
     """Replace the file: whole, or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    tables = [pa.Table.from_pylist([_edit_columns(one) for one in edits], schema=SCHEMA)]
-    partial = path.with_name(f".{path.name}.partial")
-    write_batches(partial, tables, SCHEMA)
-    partial.replace(path)
+    write_parquet(path, pa.Table.from_pylist([_edit_columns(one) for one in edits], schema=SCHEMA))
 
 
 def _edit_columns(edit: VerifiedEdit) -> dict[str, Any]:

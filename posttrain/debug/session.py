@@ -1,30 +1,37 @@
 """A debugging session of one episode: a tree of branches, and a turn at which it stands.
 
-Each method is one command of a person, and changes what is shown and nothing on disk; `save` alone
-hands an edit out, verified.
+Each method is one command of a person, in a terminal or on a page. None changes anything on disk:
+`save` hands a verified edit out.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import Literal
 
 from posttrain.data.edits import VerifiedEdit
 from posttrain.debug.player import Player
 from posttrain.debug.verify import verify
+from posttrain.rollout.conversation import is_same
 from posttrain.rollout.play_on import Branch, Fork
 from posttrain.rollout.prefix import recorded_turns
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import Message, Task, ToolCall, Trajectory
 from posttrain.worlds.tools import Tool, ToolError, json_object
 
+Mode = Literal["stub", "pin", "live"]
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An episode of the tree. `parent` is None of the recorded one; `at` is the turn from which it
-    was played on, `edited` the message that was put there."""
+    """An episode of the tree. `parent` is None of a recorded one; `at` is the turn from which it
+    was played on, `edited` the message that was put there. `task` has the system text and the tools
+    that it was played with. `counts` is False where a result was edited or no tool was run."""
 
     number: int
     episode: Trajectory
+    task: Task
     parent: int | None = None
     at: int = 0
     edited: Message | None = None
@@ -32,12 +39,12 @@ class Node:
 
     @property
     def result(self) -> str:
-        """`success`, `failed (wrong_shop)`, `stopped at a turn`."""
+        """`success`, `failed (wrong_shop)`, `counterfactual`, `aborted: …`."""
         outcome = self.episode.outcome
-        if not self.counts:
-            return "counterfactual"
         if self.episode.is_aborted:
             return f"aborted: {self.episode.failure}"
+        if not self.counts:
+            return "counterfactual"
         if self.episode.is_strict_success:
             return "success"
         more = f" ({outcome.failure})" if outcome and outcome.failure else ""
@@ -46,20 +53,24 @@ class Node:
 
 @dataclass(slots=True)
 class Session:
-    """`at` is the turn, from 1, that the next edit or play on is of, in the branch `current`."""
+    """`at` is the turn, from 1, that the next edit or play on is of, in the branch `current`.
+    `mode` says what follows it: `stub` answers as recorded and runs no tool, `pin` runs them anew
+    and writes greedily, `live` runs them and samples."""
 
     task: Task
     recorded: Trajectory
     player: Player
     at: int = 1
     current: int = 0
+    mode: Mode = "pin"
+    allow_differences: bool = False
     nodes: list[Node] = field(default_factory=list)
     _edited: Message | None = None
     _results: dict[str, str] = field(default_factory=dict)
     _task: Task | None = None  # with an edited system text, or other tools
 
     def __post_init__(self) -> None:
-        self.nodes = [Node(0, self.recorded)]
+        self.nodes = [Node(0, self.recorded, self.task)]
 
     @property
     def node(self) -> Node:
@@ -67,8 +78,8 @@ class Session:
 
     @property
     def tools(self) -> dict[str, Tool]:
-        """The tools that the task offers."""
-        return {name: self.player.domain.tools[name] for name in self.task.tools}
+        """The tools that are offered where it stands."""
+        return {name: self.player.domain.tools[name] for name in (self._task or self.node.task).tools}
 
     @property
     def pending(self) -> Message | None:
@@ -77,8 +88,14 @@ class Session:
 
     def message(self, at: int | None = None) -> Message | None:
         """The agent's message at a turn of the current branch; None where it has none."""
-        turn = self.node.episode.turns[(at or self.at) - 1]
-        return None if turn.message_index is None else self.node.episode.messages[turn.message_index]
+        return self.node.episode.turn_messages[(at or self.at) - 1]
+
+    def read_before(self, at: int) -> Sequence[Message]:
+        """What the agent read since its last message and then wrote at this turn."""
+        messages, turns = self.node.episode.messages, self.node.episode.turns
+        start = (turns[at - 2].message_index or 0) + 1 if at > 1 else 0
+        end = turns[at - 1].message_index
+        return messages[start : None if end is None else end + 1]
 
     def go_to(self, at: int, node: int | None = None) -> None:
         """Stand at another turn, also of another branch; drops an edit that was not played on."""
@@ -93,9 +110,11 @@ class Session:
 
     def turns_where(self, condition: str) -> list[int]:
         """Turns of the current branch that meet a condition: `tool NAME [KEY=VALUE …]` (called with
-        these arguments), `error` (a call failed), `logprob BOUND` (a token less probable than that
-        was written). Raises ConfigurationError for any other."""
-        kind, *words = condition.split()
+        these arguments), `error` (a call failed), `credit` (the world gave the turn less than the
+        one before it), `logprob BOUND` (a token less probable than that was written), `entropy
+        BOUND` (a token was written where the entropy, in nats, is above it), `part BRANCH` (the
+        first at which the two differ). Raises ConfigurationError for any other."""
+        kind, *words = condition.split() or [""]
         turns = range(1, len(self.node.episode.turns) + 1)
         if kind == "tool" and words:
             wanted = dict(word.partition("=")[::2] for word in words[1:])
@@ -106,7 +125,31 @@ class Session:
         if kind == "logprob" and len(words) == 1:
             tokens = recorded_turns(self.node.episode)
             return [at for at in turns if min(tokens[at - 1].logprobs, default=0.0) < float(words[0])]
-        raise ConfigurationError("break where: tool NAME [KEY=VALUE …], error, or logprob BOUND")
+        if kind == "entropy" and len(words) == 1:
+            return [at for at in turns if max(self.entropies(at), default=0.0) > float(words[0])]
+        if kind == "credit":
+            credit = self.node.episode.outcome.turn_scores if self.node.episode.outcome else ()
+            return [at for at, (one, before) in enumerate(zip(credit, (0.0, *credit), strict=False), 1) if one < before]
+        if kind == "part" and len(words) == 1:
+            differing = self.first_difference(self.current, int(words[0]))
+            return [at for at in turns if at == differing]
+        raise ConfigurationError(
+            "break where: tool NAME [KEY=VALUE …], error, credit, logprob BOUND, entropy BOUND, or part BRANCH"
+        )
+
+    def entropies(self, at: int) -> list[float]:
+        """The model's entropy, in nats, at each token of the turn, as it is loaded now. Raises
+        ConfigurationError where nobody reads tokens, DataError for an episode without them."""
+        if self.player.entropies is None:
+            raise ConfigurationError("entropies are a model's: begin with --model")
+        turns = recorded_turns(self.node.episode)
+        end = sum(len(turn.read) + len(turn.written) for turn in turns[:at])
+        found = self.player.entropies(list(self.node.episode.token_ids[:end]))
+        return found[end - len(turns[at - 1].written) :]
+
+    def world_state(self) -> str:
+        """What the world shows of its state before the turn; empty where it shows none."""
+        return self.player.world_state(self._fork())
 
     def _calls(self, at: int) -> Sequence[ToolCall]:
         message = self.message(at)
@@ -157,18 +200,36 @@ class Session:
 
     def edit_system(self, text: str) -> None:
         """Put another system text before the whole conversation."""
-        first, *others = self.task.messages
-        behind = others if first.role == "system" else [first, *others]
-        self._task = replace(self.task, messages=(Message("system", text), *behind))
+        task = self._task or self.node.task
+        behind = [message for message in task.messages if message.role != "system"]
+        self._task = replace(task, messages=(Message("system", text), *behind))
 
-    def play_on(
-        self, num: int = 1, *, temperature: float = 0.0, seed: int = 0, only_one_turn: bool = False
-    ) -> list[Node]:
-        """Play the turn's edit on, `num` times; without an edit the turn itself is written anew. A
+    def edit_tools(self, names: Sequence[str]) -> None:
+        """Offer other tools of the world. Raises ConfigurationError for a name that it has not."""
+        known = self.player.domain.tools
+        if missing := [name for name in names if name not in known]:
+            raise ConfigurationError(f"the world has no tool {missing[0]!r}; it has {', '.join(known)}")
+        self._task = replace(self._task or self.node.task, tools=tuple(names))
+
+    def add_recorded(self, episodes: Sequence[Trajectory]) -> list[Node]:
+        """Add other recorded episodes of the task, such as the others of its group, as branches."""
+        return [self._add(Node(len(self.nodes), one, self.task)) for one in episodes]
+
+    def play_on(self, num: int = 1, *, temperature: float | None = None, only_one_turn: bool = False) -> list[Node]:
+        """Play the turn's edit on, `num` times; without an edit the turn itself is written anew.
+        `temperature` is by default 1 of several branches and in the mode `live`, and 0 else. A
         single branch is stood in, behind the turn; of several none is."""
-        fork = self._fork(num=num, seed=seed if num > 1 or temperature else None)
-        branches = self.player.branches([fork], temperature=temperature, max_turns=self.at if only_one_turn else None)
-        added = [self._added(branch) for branch in branches]
+        if temperature is None:
+            temperature = 1.0 if num > 1 or self.mode == "live" else 0.0
+        branches = self.player.branches(
+            [self._fork(num=num, seed=len(self.nodes) if temperature else None)],
+            temperature=temperature,
+            tools="stub" if self.mode == "stub" else "live",
+            allow_differences=self.allow_differences,
+            max_turns=self.at if only_one_turn else None,
+        )
+        parent = self.node
+        added = [self._add(self._node(branch, parent)) for branch in branches]
         if num == 1:
             self.current, self.at = added[0].number, min(self.at + 1, len(added[0].episode.turns))
             self.undo()
@@ -178,11 +239,17 @@ class Session:
         """Verify the edit that the turn has, or the one that made the current branch."""
         node = self.node
         if self._edited is not None:
-            fork = self._fork()
+            fork, is_counted = self._fork(), node.counts
         elif node.parent is not None and node.edited is not None:
-            fork = Fork(self.task, self.nodes[node.parent].episode, node.at, node.edited)
+            parent = self.nodes[node.parent]
+            fork, is_counted = Fork(node.task, parent.episode, node.at, node.edited), node.counts and parent.counts
         else:
             raise ConfigurationError("there is no edited message to verify: edit one, or go to a branch that has one")
+        if fork.task != self.task or not is_counted:
+            raise ConfigurationError(
+                "the system text, the tools or a result are edited as well: an edit is verified in the recorded task, "
+                "with results of the world"
+            )
         [found] = verify([fork], self.player, who=who, num=num, seed=seed, code=code)
         return found
 
@@ -192,31 +259,21 @@ class Session:
 
     def first_difference(self, one: int, other: int) -> int | None:
         """The first turn at which two branches differ; None where they are the same."""
-        turns = [self._own_messages(number) for number in (one, other)]
-        for number, (mine, theirs) in enumerate(zip(*turns, strict=False), 1):
-            if (mine.content, [(c.name, c.arguments) for c in mine.tool_calls]) != (
-                theirs.content,
-                [(c.name, c.arguments) for c in theirs.tool_calls],
-            ):
-                return number
-        return min(map(len, turns)) + 1 if len(turns[0]) != len(turns[1]) else None
-
-    def _own_messages(self, number: int) -> Sequence[Message]:
-        episode = self.nodes[number].episode
-        return [episode.messages[turn.message_index] for turn in episode.turns if turn.message_index is not None]
+        if max(one, other) >= len(self.nodes) or min(one, other) < 0:
+            raise ConfigurationError(f"there are the branches 0 to {len(self.nodes) - 1}")
+        turns = [self.nodes[number].episode.turn_messages for number in (one, other)]
+        pairs = enumerate(zip_longest(*turns), 1)
+        return next((number for number, pair in pairs if not _are_same(*pair)), None)
 
     def _fork(self, *, num: int = 1, seed: int | None = None) -> Fork:
-        return Fork(self._task or self.task, self.node.episode, self.at, self._edited, dict(self._results), num, seed)
+        task = self._task or self.node.task
+        return Fork(task, self.node.episode, self.at, self._edited, dict(self._results), num, seed)
 
-    def _added(self, branch: Branch) -> Node:
-        node = Node(
-            len(self.nodes),
-            branch.trajectory,
-            self.current,
-            self.at,
-            branch.fork.message,
-            branch.counts and self.node.counts,
-        )
+    def _node(self, branch: Branch, parent: Node) -> Node:
+        fork, counts = branch.fork, branch.counts and parent.counts
+        return Node(len(self.nodes), branch.trajectory, fork.task, parent.number, fork.at, fork.message, counts)
+
+    def _add(self, node: Node) -> Node:
         self.nodes.append(node)
         return node
 
@@ -224,6 +281,10 @@ class Session:
 def _is_call(call: ToolCall, name: str, wanted: Mapping[str, str]) -> bool:
     given = json_object(call.arguments) or {}
     return call.name == name and all(str(given.get(key)) == value for key, value in wanted.items())
+
+
+def _are_same(mine: Message | None, theirs: Message | None) -> bool:
+    return mine is theirs if mine is None or theirs is None else is_same(mine, theirs)
 
 
 def message_text(message: Message | None) -> str:

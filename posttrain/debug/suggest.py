@@ -5,24 +5,24 @@ writes that turn anew (Monte Carlo, as in Math-Shepherd, arXiv 2312.08935). A tu
 message was wrong leaves less behind it than there was before it.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from posttrain.debug.player import Player
 from posttrain.rollout.conversation import is_same
 from posttrain.rollout.play_on import Fork
+from posttrain.traces.values import StoredEpisode
 from posttrain.types import Message, Task, Trajectory
 from posttrain.worlds.protocol import ExpertDomain
 
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """`values[k]` is the share of `num` plays on from turn k + 1 that succeeded strictly. `turn` is
-    the one to edit first, from 1."""
+    """`values[k]` is the share of plays on from turn k + 1 that succeeded strictly. `turn` is the
+    one to edit first, from 1."""
 
     values: tuple[float, ...]
     turn: int
-    num: int
 
 
 def first_deviation(domain: ExpertDomain, task: Task, episode: Trajectory) -> tuple[int, Message] | None:
@@ -36,11 +36,22 @@ def first_deviation(domain: ExpertDomain, task: Task, episode: Trajectory) -> tu
             message = expert.reply(episode.messages[:place])
         except RuntimeError:  # the script has ended and the agent goes on
             return None
-        if place == len(episode.messages) or not is_same(
-            replace(episode.messages[place], reasoning_content=None), message
-        ):
+        if place == len(episode.messages) or not is_same(episode.messages[place], message):
             return number, message
     return None
+
+
+def expert_edits(episodes: Iterable[StoredEpisode], domain: ExpertDomain) -> Iterator[Fork]:
+    """Edits that the world's expert makes in place of a person: of each failed episode its message
+    at the first deviation, for one episode of a task."""
+    seen: set[str] = set()
+    for stored in episodes:
+        task, episode = stored.traced.task, stored.traced.trajectory
+        if task.task_id in seen or not stored.traced.is_failed or episode.is_aborted:
+            continue
+        if found := first_deviation(domain, task, episode):
+            seen.add(task.task_id)
+            yield Fork(task, episode, found[0], message=found[1])
 
 
 def num_plays(episodes: Sequence[Trajectory], num: int) -> int:
@@ -65,7 +76,7 @@ def suggest(
     found, start = [], 0
     for one in episodes:
         values = tuple(shares[start : start + len(one.turns)])
-        found.append(Suggestion(values, _steepest(values, float(one.is_strict_success)), num))
+        found.append(Suggestion(values, _steepest(values, float(one.is_strict_success))))
         start += len(one.turns)
     return found
 

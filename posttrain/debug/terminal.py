@@ -4,15 +4,17 @@ import cmd
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast, get_args
 
 from posttrain.data.edits import EDITS, VerifiedEdit, add_edits
-from posttrain.debug.session import Node, Session, message_text, parse_message
+from posttrain.debug.session import Mode, Node, Session, message_text, parse_message
 from posttrain.debug.suggest import num_plays, suggest
 from posttrain.evals.significance import difference_of_shares
 from posttrain.rollout.prefix import recorded_turns
 from posttrain.runtime.control_chars import visible_line
 from posttrain.runtime.exits import ConfigurationError, StageError
 from posttrain.traces.show import transcript
+from posttrain.worlds.protocol import GoalDomain
 
 
 class Debugger(cmd.Cmd):
@@ -62,24 +64,32 @@ class Debugger(cmd.Cmd):
     def do_show(self, text: str) -> None:
         """show [TURN]: what the agent read since its last message, and what it wrote"""
         episode = self.session.node.episode
-        places = [turn.message_index for turn in episode.turns if turn.message_index is not None]
-        at = self._turn(text, len(places))
-        messages = episode.messages[places[at - 2] + 1 if at > 1 else 0 : places[at - 1] + 1]
+        messages = tuple(self.session.read_before(self._turn(text, len(episode.turns))))
         print(transcript(replace(episode, messages=messages, turns=())).lstrip("\n"), file=self.stdout)
 
     def do_tokens(self, text: str) -> None:
-        """tokens [TURN]: the tokens that the agent wrote, each with its log-probability"""
+        """tokens [TURN]: the agent's tokens, each with its log-probability and entropy (nats)"""
         codec = self.session.player.codec
         if codec is None:
             raise ConfigurationError("tokens are a model's: begin with --model")
         turns = recorded_turns(self.session.node.episode)
-        turn = turns[self._turn(text, len(turns)) - 1]
-        for token, logprob in zip(turn.written, turn.logprobs, strict=True):
-            self.say(f"{logprob:8.3f}  {codec.tokenizer.decode([token])!r}")
+        at = self._turn(text, len(turns))
+        columns = zip(turns[at - 1].written, turns[at - 1].logprobs, self.session.entropies(at), strict=True)
+        for token, logprob, entropy in columns:
+            self.say(f"{logprob:8.3f}  {entropy:6.3f}  {codec.tokenizer.decode([token])!r}")
 
     def do_goal(self, _: str) -> None:
-        """goal: what the world grades by"""
-        self.say(self.session.task.goal)
+        """goal: what the world grades by, and the scores of this branch"""
+        episode, domain = self.session.node.episode, self.session.player.domain
+        task = self.session.task
+        self.say(domain.describe_goal(task) if isinstance(domain, GoalDomain) else task.goal)
+        scores = dict(episode.scores) or (dict(episode.outcome.scores) if episode.outcome else {})
+        reward = "" if episode.reward is None else f"reward {episode.reward:.3f}  "
+        self.say(reward + "  ".join(f"{name} {value:.2f}" for name, value in scores.items()))
+
+    def do_world(self, _: str) -> None:
+        """world: the state of the world before this turn"""
+        self.say(self.session.world_state() or "this world shows no state")
 
     def do_tools(self, _: str) -> None:
         """tools: the tools that are offered, with their parameters"""
@@ -88,8 +98,9 @@ class Debugger(cmd.Cmd):
 
     def do_tree(self, _: str) -> None:
         """tree: all branches with their outcomes"""
-        for line in self._tree(self.session.nodes[0], 0):
-            self.say(line)
+        for node in self.session.nodes:
+            for line in self._tree(node, 0) if node.parent is None else ():
+                self.say(line)
 
     def do_compare(self, text: str) -> None:
         """compare A B: the first turn at which two branches differ"""
@@ -114,7 +125,8 @@ class Debugger(cmd.Cmd):
         self.do_turns("")
 
     def do_break(self, text: str) -> None:
-        """break tool NAME [KEY=VALUE] | error | logprob BOUND: stand at the next turn with it"""
+        """break tool NAME [KEY=VALUE] | error | credit | logprob X | entropy X | part BRANCH: stand
+        at the next turn where that holds"""
         found = [at for at in self.session.turns_where(text) if at > self.session.at]
         found = found or self.session.turns_where(text)
         if not found:
@@ -151,27 +163,40 @@ class Debugger(cmd.Cmd):
         self.session.edit_system(text)
         self.say("the system text is edited")
 
+    def do_offer(self, text: str) -> None:
+        """offer NAME …: offer these tools, and no others"""
+        self.session.edit_tools(text.split())
+        self.do_tools("")
+
     def do_undo(self, _: str) -> None:
         """undo: drop what was edited and not played on"""
         self._edit(self.session.undo)
 
     # -- play on
 
+    def do_mode(self, text: str) -> None:
+        """mode stub | pin | live [anyway]: tools answer as recorded; they run anew and the policy
+        is greedy; they run and the policy samples. `anyway` goes on where the world answers
+        otherwise than recorded"""
+        mode, *more = text.split() or [self.session.mode]
+        if mode not in get_args(Mode) or more not in ([], ["anyway"]):
+            raise ConfigurationError("mode stub, pin or live, and anyway behind it")
+        self.session.mode, self.session.allow_differences = cast(Mode, mode), bool(more)
+        self.say(f"mode {mode}{' anyway' if more else ''}")
+
     def do_step(self, _: str) -> None:
-        """step: the policy writes one turn, greedily"""
+        """step: the policy writes one turn"""
         self._play_on(only_one_turn=True)
 
     def do_continue(self, _: str) -> None:
-        """continue: the policy plays on to the end, greedily"""
+        """continue: the policy plays on to the end"""
         self._play_on(only_one_turn=False)
 
     def do_fork(self, text: str) -> None:
         """fork N [TEMPERATURE]: N branches to the end, sampled at temperature 1"""
         num, *more = text.split() or ["8"]
         self._warn()
-        nodes = self.session.play_on(
-            int(num), temperature=float(more[0]) if more else 1.0, seed=len(self.session.nodes)
-        )
+        nodes = self.session.play_on(int(num), temperature=float(more[0]) if more else 1.0)
         self.say(f"{sum(one.episode.is_strict_success for one in nodes)} of {num} succeed")
         self.do_tree("")
 
@@ -205,7 +230,10 @@ class Debugger(cmd.Cmd):
         self.do_turns("")
 
     def _warn(self) -> None:
-        if effects := self.session.side_effects():
+        session = self.session
+        if num_dropped := len(session.node.episode.turns) - session.at + 1:
+            self.say(f"{num_dropped} turns of branch {session.current} are not played again")
+        if effects := session.side_effects():
             self.say(f"not undone outside of the world: {', '.join(effects)}")
 
     def _tree(self, node: Node, depth: int) -> Iterator[str]:

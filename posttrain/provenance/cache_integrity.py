@@ -38,9 +38,8 @@ def remove_damaged_listings(root: Path) -> list[str]:
     for out in (out for entry in lock_entries(root).values() for out in entry.get("outs") or ()):
         md5 = str(out.get("md5", ""))
         listing = cache / md5[:2] / md5[2:]
-        if md5.endswith(".dir") and listing.is_file() and md5_of(listing) != md5.removesuffix(".dir"):
-            listing.chmod(0o644)  # DVC makes its objects read-only
-            listing.unlink()
+        if md5.endswith(".dir") and listing.is_file() and _is_damaged(listing, md5):
+            _remove(listing)
             found.append(str(out["path"]))
     return found
 
@@ -96,9 +95,8 @@ def _remove_if_damaged(out: Mapping[str, Any], files: Mapping[str, FileState], r
     damaged = sorted(set(_damaged_objects(cache_folder(root) / "files/md5", md5)))
     if not damaged:
         return ""
-    for one in damaged:  # DVC makes its objects read-only
-        one.chmod(0o644)
-        one.unlink()
+    for one in damaged:
+        _remove(one)
     if (root / path).is_dir() and not (root / path).is_symlink():
         shutil.rmtree(root / path)
     else:
@@ -110,12 +108,21 @@ def _remove_if_damaged(out: Mapping[str, Any], files: Mapping[str, FileState], r
     )
 
 
+def _is_damaged(cached: Path, md5: str) -> bool:
+    return md5_of(cached) != md5.removesuffix(".dir")
+
+
+def _remove(cached: Path) -> None:
+    cached.chmod(0o644)  # DVC makes its objects read-only
+    cached.unlink()
+
+
 def _damaged_objects(cache: Path, md5: str) -> Iterator[Path]:
     """The object, or the damaged ones that a folder's sound listing names."""
     path = cache / md5[:2] / md5[2:]
     if not path.is_file():
         return
-    if md5_of(path) != md5.removesuffix(".dir"):
+    if _is_damaged(path, md5):
         yield path
     elif md5.endswith(".dir"):
         for entry in json.loads(path.read_text(encoding="utf-8")):

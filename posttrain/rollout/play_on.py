@@ -148,14 +148,15 @@ class _Prefix:
             self.differences.append(f"turn {number + 1}: other token ids are read than were recorded")
         return Reply(message, None, context, tokens.written, tokens.logprobs, turn.policy_version)
 
-    def compare(self, number: int, messages: Sequence[Message]) -> None:
-        """Hold what was answered since the turn before `number` against the record. An edited
+    def compare(self, number: int, unread: Sequence[Message]) -> None:
+        """Hold what the agent reads before the turn `number` (from 0) against the record. An edited
         opening is not compared."""
-        start = self._indices[number - 1] + 1 if number else len(self.fork.task.messages)
-        recorded = self.fork.trajectory.messages[start : self._indices[number]]
-        for place in range(max(len(recorded), len(messages) - start)):
+        if number == 0 and self.fork.task.messages != self._opening():
+            return
+        recorded = self.fork.trajectory.messages[self._indices[number - 1] + 1 if number else 0 : self._indices[number]]
+        for place in range(max(len(recorded), len(unread))):
             old = _shown(recorded[place]) if place < len(recorded) else "nothing"
-            new = _shown(messages[start + place]) if start + place < len(messages) else "nothing"
+            new = _shown(unread[place]) if place < len(unread) else "nothing"
             if old != new:
                 self.differences.append(f"before turn {number + 1}: {old} was recorded, now it is {new}")
 
@@ -184,23 +185,21 @@ class _PlayOn:
             prefix.differences.clear()  # an aborted episode is run again
         if number > prefix.num_given:
             return await self._policy.reply(episode)
-        prefix.compare(number, episode.messages)
-        if number == prefix.num_given:
-            _edit_results(episode, prefix.fork.results)
-            if prefix.fork.message is None:
-                return await self._policy.reply(episode)
-            if isinstance(self._policy, ScriptedPolicy):
-                await self._policy.reply(episode)
-            return Reply(prefix.fork.message, context_ids=self._read(episode, prefix.fork.message))
-        if isinstance(self._policy, ScriptedPolicy):  # a script has to be followed to where it goes on
-            await self._policy.reply(episode)
-        reply = prefix.reply(number, self._read(episode))
+        prefix.compare(number, episode.now.unread())
+        given = prefix.reply(number, self._read(episode)) if number < prefix.num_given else None
         if prefix.differences and not self._allow_differences:
             raise DataError(
                 f"{episode.task.task_id} cannot be played on as it was recorded. {prefix.differences[0]}. "
                 "Allow differences to go on all the same"
             )
-        return reply
+        if given is None:
+            _edit_results(episode, prefix.fork.results)
+            if prefix.fork.message is None:
+                return await self._policy.reply(episode)
+            given = Reply(prefix.fork.message, context_ids=self._read(episode, prefix.fork.message))
+        if isinstance(self._policy, ScriptedPolicy):  # a script has to be followed to where it goes on
+            await self._policy.reply(episode)
+        return given
 
     def release(self, episode: Episode) -> None:
         self._policy.release(episode)

@@ -62,6 +62,15 @@ class ClosableWorld(World, Protocol):
         ...
 
 
+@runtime_checkable
+class DescribedWorld(World, Protocol):
+    """A world that shows its state to a person."""
+
+    def describe(self) -> str:
+        """The state as it is now, as text; changes nothing."""
+        ...
+
+
 class Expert(Protocol):
     """A scripted agent for one episode; it decides from the conversation alone."""
 

@@ -18,7 +18,7 @@ from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.play_on import Fork
 from posttrain.runtime.exits import ConfigurationError, DataError
 from posttrain.types import Message
-from tests.rollout.lock_world import LIMITS, LockDomain, ScriptedExpert, arguments_of, call, lock_task, say
+from tests.rollout.lock_world import LIMITS, LockDomain, LockWorld, ScriptedExpert, arguments_of, call, lock_task, say
 
 
 class Guesser:
@@ -83,11 +83,25 @@ def test_a_break_stands_at_the_next_turn_where_it_holds(session, recorded):
     assert told(session, "break tool try_code")[2][0] == "*"
     assert told(session, "break tool try_code code=1")[1][0] == "*"
     assert told(session, "break error") == ["no turn of this branch does"]
-    assert told(session, "break tool") == ["break where: tool NAME [KEY=VALUE …], error, or logprob BOUND"]
+    assert told(session, "break tool")[0].startswith("break where: tool NAME [KEY=VALUE …], error, credit")
     turns = [replace(turn, num_read=1, num_written=1) for turn in recorded.turns]
     tokens = {"token_ids": (1,) * 6, "mask": (0, 1) * 3, "logprobs": (0.0, -0.1, 0.0, -3.0, 0.0, -0.1)}
     sampled = Session(TASK, replace(recorded, turns=tuple(turns), **tokens), PLAYER)
     assert told(sampled, "break logprob -2")[2][0] == "*"
+    reader = replace(PLAYER, entropies=lambda ids: [0.1, 0.5, 0.1, 1.5, 0.1, 0.5][: len(ids)])
+    sampled.player = reader
+    assert told(sampled, "go 1", "break entropy 1")[-2][0] == "*"
+    credited = replace(recorded, outcome=replace(recorded.outcome, turn_scores=(0.2, 0.2, -0.5)))
+    assert told(Session(TASK, credited, PLAYER), "break credit")[3][0] == "*"
+
+
+def test_the_others_of_a_group_are_branches_to_compare_with(session, recorded):
+    [right] = PLAYER.branches([Fork(TASK, recorded, 2, message=RIGHT)])
+    session.add_recorded([right.trajectory])
+    assert told(session, "tree") == ["* 0  recorded: failed (still_shut)", "  1  recorded: success"]
+    assert told(session, "break part 1")[2][0] == "*"
+    assert told(session, "compare 0 1") == ["they differ from turn 2 on"]
+    assert told(session, "compare 0 0") == ["the same"]
 
 
 def test_what_is_wrong_is_explained_and_changes_nothing(session):
@@ -102,6 +116,10 @@ def test_what_is_wrong_is_explained_and_changes_nothing(session):
         "save": "there is no edited message to verify",
         "tokens": "tokens are a model's",
         "compare 0": "not enough values to unpack",
+        "compare 0 7": "there are the branches 0 to 0",
+        "offer open": "the world has no tool 'open'; it has try_code, jam",
+        "mode fast": "mode stub, pin or live",
+        "break entropy 1": "entropies are a model's",
         "fork x": "invalid literal for int()",
         "jump": "there is no command 'jump'; `help` lists them",
     }.items():
@@ -149,6 +167,41 @@ def test_an_edited_result_and_system_text_are_counterfactual_or_another_task(ses
     found = told(session, "go 1 0", "system be brief", "continue", "show 1")
     assert "  be brief" in found
     assert told(session, "go 1 0", "say never mind", "continue")[-1] == "* 1  never mind"
+
+
+def test_a_branch_keeps_its_system_text_and_its_tools(session):
+    told(session, "system be brief", "offer try_code", "continue")
+    assert [node.task.tools for node in session.nodes] == [("try_code", "jam"), ("try_code",)]
+    told(session, "go 2 1", f"args {arguments_of('7')}", "continue")
+    assert session.node.episode.messages[0].content == "be brief"
+    assert told(session, f"args {arguments_of('123')}", "save")[-1].startswith("the system text, the tools or a result")
+    assert "there is no tool 'jam'; offered are try_code" in told(session, "call jam {}")[0]
+
+
+def test_a_system_text_where_there_was_none_leaves_the_turns_in_their_places(recorded):
+    task = replace(TASK, messages=TASK.messages[1:])
+    [bare] = run_episodes(Guesser(), [task], domain=Domain(), limits=LIMITS, seeds=[3])
+    session = Session(task, bare, PLAYER)
+    told(session, "go 3", "system be brief", "continue")
+    assert [message.role for message in session.node.episode.messages[:3]] == ["system", "user", "assistant"]
+    assert session.node.episode.turn_messages[:2] == bare.turn_messages[:2]
+
+
+def test_modes_say_what_tools_do(session):
+    found = told(session, "mode stub", "continue", "tree")
+    assert found[0] == "mode stub"
+    assert found[-1] == "*   1  from turn 1: counterfactual"
+    found = told(session, "go 1 0", f"args {arguments_of('9')}", "continue")
+    assert any("no result of try_code" in line for line in found), found
+    assert told(session, "mode live anyway") == ["mode live anyway"]
+    assert session.allow_differences
+
+
+def test_the_state_of_the_world_is_shown_as_before_the_turn(recorded, monkeypatch):
+    session = Session(TASK, recorded, PLAYER, at=3)
+    assert told(session, "world") == ["this world shows no state"]
+    monkeypatch.setattr(LockWorld, "describe", lambda self: f"{self.num_tries} tries", raising=False)
+    assert told(session, "world", "go 1", "world")[::6] == ["2 tries"]
 
 
 # -- verified edits
@@ -247,7 +300,8 @@ def test_each_command_of_the_page_runs(session, tmp_path):
     found = told(
         session,
         *("turns", "show", "goal", "tools", "suggest 2", "go 2", 'args {"code":"123"}', "undo"),
-        *('call try_code {"code":"123"}', "fork 2", "tree", "compare 0 1", "save 2", "step", "quit"),
+        *('call try_code {"code":"123"}', "fork 2", "tree", "compare 0 1", "save 2", "step", "world", "mode pin"),
+        *("offer try_code", "undo", "break part 1", "quit"),
         edits=tmp_path / "edits.parquet",
     )
     assert not [line for line in found if "there is no command" in line or "Traceback" in line]

@@ -220,7 +220,7 @@ def _files(policy: str) -> dict[str, _File]:
 
 
 def _stages(content: bytes) -> tuple[dict[str, LockedStage], str]:
-    if b"\n<<<<<<< " in content or content.startswith(b"<<<<<<< "):
+    if re.search(rb"^<<<<<<< ", content, flags=re.MULTILINE):
         raise ValueError("it has a conflict of a merge, so it is two locks")
     stages = {}
     for block in _STAGE.split(content.decode())[1:]:

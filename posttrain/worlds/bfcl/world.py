@@ -57,6 +57,13 @@ class BfclWorld:
         self._num_steps += 1
         return self._num_steps > package.max_steps()
 
+    def describe(self) -> str:
+        """The attributes of each instance that the package compares, a line each."""
+        instances = self._instances
+        return "\n".join(
+            f"{kind}.{name} = {value!r}" for kind in instances.by_class for name, value in instances.state(kind).items()
+        )
+
     def grade(self, trajectory: Trajectory) -> Outcome:
         """The calls are made once more, on instances of their own, as by the package's checker."""
         return grade(self._entry, self._made, trajectory, is_forced=self._num_steps > package.max_steps())
