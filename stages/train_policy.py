@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.config.params import Params
+from posttrain.data.edits import FOR_GROUPS, read_edits
 from posttrain.data.schemas import read_tasks, read_trajectories
 from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_codec
@@ -86,6 +87,7 @@ def _online(
         reward_model=load_reward_model(REWARD_MODEL, dtype=params.model.dtype)
         if params.train_policy.reward_model_weight
         else None,
+        edits=read_edits(FOR_GROUPS),
         on_step=on_step,
     )
 

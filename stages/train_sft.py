@@ -8,6 +8,7 @@ expert, without flaws, on the dev tasks: about other things than any training ro
 import shutil
 from pathlib import Path
 
+from posttrain.data.edits import FOR_SFT, read_edits
 from posttrain.data.schemas import TrajectoryRow, read_tasks, read_trajectories
 from posttrain.models.loading import load_codec
 from posttrain.provenance.runner import StageRun, run_stage
@@ -27,6 +28,8 @@ def train_sft(run: StageRun) -> None:
     params = run.params
     read = read_trajectories(RESAMPLED)
     demonstrations = [row for row in read if row.split != "dev"]
+    tools = make_domain(params.world).tools
+    demonstrations += [edit.sft_row(tools) for edit in read_edits(FOR_SFT)] * params.train_sft.edit_copies
     dev = [row for row in read if row.split == "dev"] or _played(run)
 
     codec, model = load_codec(BASE), load_trainable(BASE, params.model, seed=params.seed)

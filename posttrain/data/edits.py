@@ -30,7 +30,8 @@ from posttrain.runtime.exits import DataError
 from posttrain.types import Message, Task, Trajectory
 from posttrain.worlds.tools import Tool
 
-EDITS = Path("data/edits/edits.parquet")
+EDITS, SELECTED = Path("data/edits/edits.parquet"), Path("data/selected_edits")
+FOR_SFT, FOR_PAIRS, FOR_GROUPS = (SELECTED / f"{use}.parquet" for use in ("sft", "pairs", "groups"))
 _TEXT, _MESSAGES = pa.string(), TASKS_SCHEMA.field("messages").type
 _EPISODE = pa.struct(TRAJECTORY_COLUMNS)
 SCHEMA = pa.schema(
@@ -65,15 +66,28 @@ class VerifiedEdit:
         content = [self.task.task_id, self.recorded.seed, self.turn, message_columns([self.edited])]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
-    def pair(self, tools: Mapping[str, Tool]) -> tuple[TrajectoryRow, TrajectoryRow]:
-        """Chosen and rejected, for DPO and KTO: the branch that succeeded, the recorded episode."""
-        chosen, rejected = (trajectory_row(one, self.task, tools) for one in (self.played_on, self.recorded))
-        return chosen, rejected
+    def pair(self) -> tuple[Trajectory, Trajectory]:
+        """Chosen and rejected, for DPO and KTO: the branch that succeeded, the recorded episode.
+        Both are without token ids: the model that learns from them may have another tokenizer, and
+        nobody sampled the edited message."""
+        return _without_tokens(self.played_on), _without_tokens(self.recorded)
 
     def sft_row(self, tools: Mapping[str, Tool]) -> TrajectoryRow:
         """A demonstration that is trained from the edited turn on."""
         behind = replace(self.played_on, turns=self.played_on.turns[self.turn - 1 :])
         return trajectory_row(behind, self.task, tools)
+
+
+def idle_deps(knobs: Mapping[str, Any]) -> frozenset[str]:
+    """Deps of the stage `select_edits` that it does not read where no knob asks for edits, by
+    `train_sft.edit_copies`, `sample_preferences.edit_pairs` and
+    `train_policy.algorithm.join.type` (absent where the algorithm is not online)."""
+    is_asked = (
+        knobs["train_sft.edit_copies"] > 0
+        or knobs["sample_preferences.edit_pairs"]
+        or knobs.get("train_policy.algorithm.join.type") == "edits"
+    )
+    return frozenset() if is_asked else frozenset([str(EDITS.parent)])
 
 
 def read_edits(path: Path = EDITS) -> list[VerifiedEdit]:
@@ -98,6 +112,11 @@ def add_edits(edits: Sequence[VerifiedEdit], path: Path = EDITS) -> int:
 def write_edits(edits: Sequence[VerifiedEdit], path: Path = EDITS) -> None:
     """Replace the file: whole, or not at all."""
     write_parquet(path, pa.Table.from_pylist([_edit_columns(one) for one in edits], schema=SCHEMA))
+
+
+def _without_tokens(trajectory: Trajectory) -> Trajectory:
+    turns = tuple(replace(turn, num_read=0, num_written=0) for turn in trajectory.turns)
+    return replace(trajectory, turns=turns, token_ids=(), mask=(), logprobs=())
 
 
 def _edit_columns(edit: VerifiedEdit) -> dict[str, Any]:

@@ -1,17 +1,21 @@
-"""Traces of the world's expert on a policy's tasks: whole ones with tokens, and their first turns.
+"""Traces that a policy learns from beside its own on its tasks: of the world's expert, whole ones
+with tokens and their first turns, and of verified edits.
 
-An oracle: methods that learn from it are compared with supervised learning on the same traces.
+The expert is an oracle: methods that learn from it are compared with supervised learning on the
+same traces.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from posttrain.data.edits import VerifiedEdit
+from posttrain.data.schemas import TrajectoryRow, trajectory_row
 from posttrain.models.codec import ChatCodec
 from posttrain.rewards.total import RuleReward
 from posttrain.rollout.episodes import demonstrate
 from posttrain.rollout.params import AgentParams
 from posttrain.types import Message, Task, Trajectory
-from posttrain.worlds.protocol import ExpertDomain
+from posttrain.worlds.protocol import Domain, ExpertDomain
 
 
 class ExpertTraces:
@@ -52,14 +56,32 @@ class ExpertTraces:
             is_flawless=True,
             reasoning_frac=self._reasoning_frac,
         )
-        encoded = self._codec.encode_row(row.trajectory.messages, row.tools)
-        trajectory = replace(
-            row.trajectory,
-            token_ids=tuple(encoded.input_ids),
-            mask=tuple(encoded.mask),
-            logprobs=(0.0,) * len(encoded.mask),
-        )
-        return self._reward.score(trajectory, task)
+        return self._reward.score(_with_tokens(row, self._codec), task)
+
+
+class EditTraces:
+    """The branches behind verified edits, with the tokens of today's model."""
+
+    def __init__(self, edits: Sequence[VerifiedEdit], codec: ChatCodec, *, domain: Domain, reward: RuleReward) -> None:
+        self._of_task: dict[str, list[Trajectory]] = {}
+        for edit in edits:
+            branch = _with_tokens(trajectory_row(edit.pair()[0], edit.task, domain.tools), codec)
+            self._of_task.setdefault(edit.task.task_id, []).append(reward.score(branch, edit.task))
+
+    def traces(self, task: Task, count: int) -> list[Trajectory]:
+        """At most `count` branches of the task; log-probabilities are 0."""
+        return self._of_task.get(task.task_id, [])[:count]
+
+
+def _with_tokens(row: TrajectoryRow, codec: ChatCodec) -> Trajectory:
+    """The row's episode with tokens that nobody sampled: all messages of the agent are its own."""
+    encoded = codec.encode_row(row.trajectory.messages, row.tools)
+    return replace(
+        row.trajectory,
+        token_ids=tuple(encoded.input_ids),
+        mask=tuple(encoded.mask),
+        logprobs=(0.0,) * len(encoded.mask),
+    )
 
 
 def given_turns(traces: ExpertTraces, tasks: Sequence[Task], shares: Sequence[float]) -> list[Sequence[Message]]:

@@ -17,6 +17,7 @@ class TrainSftParams(Section):
     label_weights: dict[str, dict[str, Frac]]
     eval_every_steps: Count  # a checkpoint each time: the best evaluation needs one to return to
     early_stopping_patience: Count
+    edit_copies: Annotated[int, Field(ge=0, le=1000, description=SLIP)]
 
     @model_validator(mode="after")
     def _shares_sum_to_one(self) -> Self:
@@ -43,6 +44,7 @@ class SamplePreferencesParams(Section):
     num_samples: Annotated[int, Field(ge=4, le=100_000, description=SLIP)]
     temperature: Temperature
     pairs: Literal["best_worst", "closest"]
+    edit_pairs: bool
 
 
 class TrainRewardModelParams(Section):

@@ -70,6 +70,19 @@ class ExpertEpisodes(Replay):
         return self._traces(task, self._count)
 
 
+class EditReplay(Section):
+    """The branch behind a verified edit (`posttrain debug`) is a member of its task's groups, as an
+    expert's trace is; `gamma` as there."""
+
+    example: ClassVar[str] = "{gamma: 0.1}"
+    type: Literal["edits"]
+    gamma: Annotated[float, Field(gt=0)] | None
+
+    def make(self, traces: ExpertTraces | None) -> "ExpertEpisodes":
+        assert traces is not None
+        return ExpertEpisodes(traces, 1)
+
+
 class BestReplay(Section):
     """The best episode of the task in earlier steps is a member of a group in which nothing
     succeeded (AR3PO's reuse)."""
@@ -143,7 +156,7 @@ class Hints(Replay):
         self._num_won = dict(state)
 
 
-ReplayParams = Annotated[NoReplay | ExpertReplay | BestReplay | HintReplay, Field(discriminator="type")]
+ReplayParams = Annotated[NoReplay | ExpertReplay | EditReplay | BestReplay | HintReplay, Field(discriminator="type")]
 
 
 def _packed(one: ScoredEpisode) -> dict[str, object]:

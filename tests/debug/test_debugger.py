@@ -233,8 +233,8 @@ def test_an_edit_that_does_not_help_is_not_kept(session, tmp_path):
 def test_a_kept_edit_is_a_pair_and_a_row_that_is_trained_from_the_edit_on(recorded):
     [edit] = verify([Fork(TASK, recorded, 2, message=RIGHT)], PLAYER, who="me", num=2)
     assert isinstance(edit, VerifiedEdit)
-    chosen, rejected = edit.pair(PLAYER.domain.tools)
-    assert (chosen.trajectory.is_success, rejected.trajectory.is_success) == (True, False)
+    chosen, rejected = edit.pair()
+    assert (chosen.is_success, rejected.is_success, chosen.token_ids) == (True, False, ())
     messages, _, untrained = edit.sft_row(PLAYER.domain.tools).conversation
     assert [messages[place].tool_calls[0].arguments for place in untrained] == [arguments_of("1")]
     assert [one.content for one in messages if one.role == "assistant"] == ["", "", "done"]

@@ -1,7 +1,7 @@
 """An edit of a knob runs the stages that read it and what their results change, and no other.
 
 The real `dvc.yaml` and `params.yaml`; each command is replaced by one that writes a hash of what
-the stage declares, but for `select_policy_inputs`, which runs as it is.
+the stage declares, but for the `select_…` stages, which run as they are.
 """
 
 import json
@@ -26,6 +26,7 @@ STAGE = """
 import hashlib, json, pathlib, sys
 from types import SimpleNamespace
 import yaml
+from stages.select_edits import select_edits
 from stages.select_policy_inputs import select_policy_inputs
 
 name, stages = sys.argv[1], pathlib.Path(__file__).with_name("stages.json")
@@ -33,6 +34,13 @@ stage, knobs, read = json.loads(stages.read_text())[name], yaml.safe_load(open("
 if name == "select_policy_inputs":
     policy = {**knobs["train_policy"], "algorithm": SimpleNamespace(**knobs["train_policy"]["algorithm"])}
     select_policy_inputs(SimpleNamespace(params=SimpleNamespace(train_policy=SimpleNamespace(**policy))))
+    sys.exit()
+if name == "select_edits":
+    knobs["train_policy"]["algorithm"].setdefault("join", {"type": "none"})
+    knobs = {name: SimpleNamespace(**knobs[name]) for name in ("train_sft", "sample_preferences", "train_policy")}
+    algorithm = knobs["train_policy"].algorithm
+    knobs["train_policy"].algorithm = SimpleNamespace(**{**algorithm, "join": SimpleNamespace(**algorithm["join"])})
+    select_edits(SimpleNamespace(params=SimpleNamespace(**knobs)))
     sys.exit()
 for key in stage["params"]:
     value = knobs
@@ -68,10 +76,13 @@ RUN_AGAIN = {
     "prepare_model": BASE,
     "resample_data": RESAMPLED,
     "train_sft": SFT,
+    "train_sft.edit_copies": SFT | {"select_edits"},
     "sample_preferences": PAIRS,
+    "sample_preferences.edit_pairs": PAIRS | {"select_edits"},
     "train_reward_model": {"train_reward_model", "select_policy_inputs", "report"},
     "train_policy": POLICY,
-    "train_policy.algorithm.type": POLICY | {"select_policy_inputs"},
+    "train_policy.algorithm": POLICY | {"select_edits"},
+    "train_policy.algorithm.type": POLICY | {"select_edits", "select_policy_inputs"},
     "train_policy.reward_model_weight": POLICY | {"select_policy_inputs"},
     "evaluate": EVALUATIONS | {"report"},
     "report": {"report"},

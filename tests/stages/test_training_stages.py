@@ -3,6 +3,7 @@ chat template, adapters folded in after each."""
 
 import contextlib
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,19 +11,25 @@ import torch
 import yaml
 
 from posttrain.config.params import parse_params
+from posttrain.data.edits import VerifiedEdit, add_edits
+from posttrain.data.schemas import read_tasks, read_trajectories
 from posttrain.models.loading import load_codec, load_model, save_model
 from posttrain.provenance.runner import StageRun
 from posttrain.rewards.total import load_reward
+from posttrain.rollout.episodes import demonstrate
 from posttrain.traces.query import EpisodeFilter, matching
 from posttrain.traces.reading import read_episodes
 from posttrain.traces.store import open_to_read
 from posttrain.tracking.metrics_log import read_metrics
+from posttrain.train.preference_pairs import read_pairs
+from posttrain.worlds.catalog import make_domain
 from posttrain.worlds.grading import GENERAL_SCORES
 from posttrain.worlds.lookups.grade import SCORES
 from posttrain.worlds.lookups.matching import read
 from posttrain.worlds.lookups.scores import completion
 from stages.generate_data import generate_data
 from stages.sample_preferences import sample_preferences
+from stages.select_edits import select_edits
 from stages.select_policy_inputs import select_policy_inputs
 from stages.train_policy import train_policy
 from stages.train_reward_model import train_reward_model
@@ -47,7 +54,13 @@ CHANGES = {
         "flaw_rates": TOY_FLAWS,
     },
     "agent": limits_of(2, 24, 4096).model_dump(),
-    "sample_preferences": {"num_tasks": 6, "num_samples": 8, "temperature": 1.0, "pairs": "closest"},
+    "sample_preferences": {
+        "num_tasks": 6,
+        "num_samples": 8,
+        "temperature": 1.0,
+        "pairs": "closest",
+        "edit_pairs": False,
+    },
 }
 SMALL = {
     "train_sft": {"max_steps": 4, "batch_size": 4, "eval_every_steps": 2},
@@ -91,7 +104,14 @@ def trained(content, qwen_folder, tmp_path_factory):  # noqa: F811
         Path("data/resampled").mkdir()
         Path("data/raw/demonstrations.parquet").rename("data/resampled/demonstrations.parquet")
         save_model(load_model(qwen_folder), load_codec(qwen_folder).tokenizer, Path("data/models/base"))
-        for stage in (train_sft, sample_preferences, train_reward_model, select_policy_inputs, train_policy):
+        for stage in (
+            select_edits,
+            train_sft,
+            sample_preferences,
+            train_reward_model,
+            select_policy_inputs,
+            train_policy,
+        ):
             stage(StageRun(stage.__name__, "", params, folder / "checkpoints" / stage.__name__))
     return folder
 
@@ -184,3 +204,58 @@ def test_the_policy_can_be_trained_on_the_pairs_instead(name, trained, content, 
     }
     found = read_metrics(Path("reports/train_policy/metrics.jsonl"))[0]["loss"]
     assert found > 0 if loss is None else found == pytest.approx(loss, abs=1e-4)
+
+
+def edits_of(trained, content):
+    """A right branch of each rl task, as a person's edit of the model's first turn."""
+    params = parse_params(content, source="params.yaml")
+    tasks = {task.task_id: task for task in read_tasks(trained / "data/raw/tasks.parquet", "rl")}
+    samples = {row.trajectory.task_id: row for row in read_trajectories(trained / "data/preferences/samples.parquet")}
+    limits = params.agent.model_copy(update={"max_turns": 6, "max_new_tokens": 200})
+    right = demonstrate(
+        make_domain(params.world), list(tasks.values()), limits=limits, seed=1, is_flawless=True, reasoning_frac=0.0
+    )
+    return [
+        VerifiedEdit(
+            tasks[row.trajectory.task_id],
+            samples[row.trajectory.task_id].trajectory,
+            1,
+            row.trajectory.turn_messages[0],
+            "a person",
+            (False,),
+            (True,),
+            row.trajectory,
+        )
+        for row in right
+    ]
+
+
+def test_verified_edits_are_rows_pairs_and_members_of_groups_where_their_knobs_ask(
+    trained, content, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    shutil.copytree(trained / "data", "data")
+    edits = edits_of(trained, content)
+    assert len(edits) == 6
+    add_edits(edits)
+    algorithm = ONLINE | {"join": {"type": "edits", "gamma": 0.1}}
+    asked = {
+        "train_sft": content["train_sft"] | {"edit_copies": 2},
+        "sample_preferences": content["sample_preferences"] | {"edit_pairs": True},
+        "train_policy": content["train_policy"] | {"algorithm": algorithm, "reward_model_weight": 0.0},
+    }
+    told = []
+    monkeypatch.setattr("stages.train_sft.fine_tune", lambda _m, _c, rows, *_, **__: told.append(rows))
+    monkeypatch.setattr("stages.train_sft.shutil.copyfile", lambda *_: None)
+    for knobs in ({"train_policy": content["train_policy"] | {"reward_model_weight": 0.0}}, asked):
+        params = parse_params(content | knobs, source="params.yaml")
+        for stage in (select_edits, train_sft, sample_preferences, train_policy):
+            stage(StageRun(stage.__name__, "", params, tmp_path / f"checkpoints{len(told)}" / stage.__name__))
+        told.append(read_pairs(Path("data/preferences/pairs.parquet")))
+        told.append([line["joined"] for line in read_metrics(Path("reports/train_policy/metrics.jsonl"))])
+    rows, pairs, joined, more_rows, more_pairs, more_joined = told
+    assert [row.task_id for row in more_rows[len(rows) :]] == [edit.task.task_id for edit in edits] * 2
+    assert len(more_pairs) == len(pairs) + 6
+    assert {one.chosen.trajectory.is_strict_success for one in more_pairs[len(pairs) :]} == {True}
+    assert (set(joined), set(more_joined)) == ({0}, {2})  # each step's two tasks have one

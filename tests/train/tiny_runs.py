@@ -79,6 +79,7 @@ def sft_params(**changes):
         "label_weights": {"kind": KIND_WEIGHTS},
         "eval_every_steps": 4,
         "early_stopping_patience": 3,
+        "edit_copies": 0,
     }
     return TrainSftParams.model_validate(values | changes)
 

@@ -6,20 +6,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from posttrain.data.edits import VerifiedEdit
 from posttrain.data.schemas import TrajectoryRow
 from posttrain.models.codec import ChatCodec
 from posttrain.rollout.engines.choice import is_elsewhere
 from posttrain.rollout.episode_sampler import EpisodeSampler, ScoredWorld
 from posttrain.rollout.episodes import demonstrate
-from posttrain.rollout.expert_traces import ExpertTraces, given_turns
+from posttrain.rollout.expert_traces import EditTraces, ExpertTraces, given_turns
 from posttrain.train.online.loop import train_online
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.trainer_state import TrainingInputs
 from posttrain.train.policy_params import TrainPolicyParams
-from posttrain.train.replay import ExpertReplay, HintReplay
+from posttrain.train.replay import EditReplay, ExpertReplay, HintReplay
 from posttrain.train.resumable_trainer import TrainingRun
 from posttrain.train.reward_model import score_episodes
-from posttrain.types import ScoredEpisode, Task, Trajectory
+from posttrain.types import Message, ScoredEpisode, Task, Trajectory
 from posttrain.worlds.catalog import require_expert
 
 OnStep = Callable[[int, Sequence[Trajectory], Sequence[float]], None]  # step, episodes, their mean advantages
@@ -39,19 +40,20 @@ def learn_online(
     seed: int,
     run: TrainingRun,
     reward_model: Any = None,
+    edits: Sequence[VerifiedEdit] = (),
     on_step: OnStep = lambda *_: None,
 ) -> None:
     """Train `model` in place on its own episodes of `tasks`. The loss on some of
     `demonstrations` tells what is forgotten; without any, the world's expert plays dev tasks for
-    it."""
+    it. `edits` join the groups where the algorithm says so."""
     played_by_expert: dict[str, Any] = {"limits": world.limits, "seed": seed, "reasoning_frac": reasoning_frac}
-    traces = (
-        ExpertTraces(
-            require_expert(world.domain, needed_by=algorithm.join.knob), codec, reward=world.reward, **played_by_expert
-        )
-        if isinstance(algorithm.join, ExpertReplay | HintReplay)
-        else None
-    )
+    traces: ExpertTraces | EditTraces | None = None
+    match algorithm.join:
+        case ExpertReplay() | HintReplay() as join:
+            expert = require_expert(world.domain, needed_by=join.knob)
+            traces = ExpertTraces(expert, codec, reward=world.reward, **played_by_expert)
+        case EditReplay():
+            traces = EditTraces(edits, codec, domain=world.domain, reward=world.reward)
     source = PolicyEpisodes(
         world.sampler(model, codec, temperature=algorithm.temperature),
         reward_model=reward_model,
@@ -93,7 +95,7 @@ def learn_online(
 
 class PolicyEpisodes:
     """An `EpisodeSource`. The reward model's score s adds weight · sigmoid(s) to an episode's
-    reward. `traces`: an expert's, for hints and replay."""
+    reward. `traces`: an expert's for hints and replay, or those of edits."""
 
     def __init__(
         self,
@@ -101,7 +103,7 @@ class PolicyEpisodes:
         *,
         reward_model: Any = None,
         weight: float = 0.0,
-        traces: ExpertTraces | None = None,
+        traces: ExpertTraces | EditTraces | None = None,
     ) -> None:
         self._sampler, self._reward_model, self._weight = sampler, reward_model, weight
         self._traces = traces
@@ -119,7 +121,9 @@ class PolicyEpisodes:
     def run(
         self, tasks: Sequence[Task], seeds: Sequence[int], *, prefix_fracs: Sequence[float] = ()
     ) -> list[ScoredEpisode]:
-        given = given_turns(self._traces, tasks, prefix_fracs) if self._traces is not None and prefix_fracs else ()
+        given: Sequence[Sequence[Message]] = ()
+        if isinstance(self._traces, ExpertTraces) and prefix_fracs:
+            given = given_turns(self._traces, tasks, prefix_fracs)
         return self._scored(self._sampler.sample(tasks, seeds, given=given))
 
     def play_greedily(self, tasks: Sequence[Task], seeds: Sequence[int]) -> list[ScoredEpisode]:
@@ -130,7 +134,7 @@ class PolicyEpisodes:
         return episodes
 
     def expert(self, task: Task, count: int) -> list[ScoredEpisode]:
-        """`count` of the expert's traces, scored as episodes are."""
+        """`count` of the expert's traces, or of the edits' branches, scored as episodes are."""
         assert self._traces is not None
         return self._scored(self._traces.traces(task, count))
 

@@ -15,7 +15,7 @@ from posttrain.train.advantages.returns import DiscountedCredit, StatesCredit
 from posttrain.train.advantages.scores import ScoresCredit
 from posttrain.train.advantages.turn_scores import TurnScoresCredit
 from posttrain.train.losses import KlParams, NoKl, Objective, PolicyGradient
-from posttrain.train.replay import ExpertReplay, HintReplay, NoReplay, ReplayParams
+from posttrain.train.replay import EditReplay, ExpertReplay, HintReplay, NoReplay, ReplayParams
 from posttrain.train.sampling.greso import GresoSampling
 from posttrain.train.sampling.horizon import HorizonSampling
 from posttrain.train.sampling.orders import SpreadSampling, UniformSampling
@@ -122,7 +122,7 @@ class OnlineParams(Section):
                 f"max_staleness is 1 and {looks_back[0]}: the next step would be chosen before this one is seen; "
                 "set max_staleness to 0, or take tasks as they come"
             )
-        if isinstance(credit, ImitationCredit) and not isinstance(self.join, ExpertReplay):
+        if isinstance(credit, ImitationCredit) and not isinstance(self.join, ExpertReplay | EditReplay):
             yield f"credit is imitation and join is {self.join.type}: there is nothing to imitate; join an expert"
         if isinstance(credit, GaeCredit) and not isinstance(self.join, NoReplay):
             yield f"credit is gae and join {self.join.type}: a critic is of what the policy itself earns; join none"

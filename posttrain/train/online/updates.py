@@ -17,7 +17,7 @@ from posttrain.models.token_logprobs import IGNORED, TokenScores, agent_scores, 
 from posttrain.train.advantages.groups import FloatArray
 from posttrain.train.losses import clip_side, expert_losses, importance_weights, kl_estimates, token_losses
 from posttrain.train.online.params import LossMean, OnlineParams
-from posttrain.train.replay import ExpertReplay
+from posttrain.train.replay import EditReplay, ExpertReplay
 from posttrain.types import ScoredEpisode
 
 MAX_GRAD_NORM = 1.0
@@ -188,7 +188,7 @@ def batch_loss(
         params.objective,
         is_scored_N_T=batch.is_scored_N_T,
     )
-    if isinstance(params.join, ExpertReplay):
+    if isinstance(params.join, ExpertReplay | EditReplay):
         expert_N_T = expert_losses(now.logprobs, batch.advantages_N_T, gamma=params.join.gamma)
         # an expert's tokens have no ratio: nobody knows the probability that it wrote them with
         losses_N_T = torch.where(batch.is_expert_N[:, None], expert_N_T, losses_N_T)
