@@ -22,6 +22,7 @@ from posttrain.traces.reading import read_episodes
 from posttrain.traces.store import open_to_read
 from posttrain.tracking.metrics_log import read_metrics
 from posttrain.train.preference_pairs import read_pairs
+from posttrain.train.resumable_trainer import METRICS
 from posttrain.worlds.catalog import make_domain
 from posttrain.worlds.grading import GENERAL_SCORES
 from posttrain.worlds.lookups.grade import SCORES
@@ -246,8 +247,12 @@ def test_verified_edits_are_rows_pairs_and_members_of_groups_where_their_knobs_a
         "train_policy": content["train_policy"] | {"algorithm": algorithm, "reward_model_weight": 0.0},
     }
     told = []
-    monkeypatch.setattr("stages.train_sft.fine_tune", lambda _m, _c, rows, *_, **__: told.append(rows))
-    monkeypatch.setattr("stages.train_sft.shutil.copyfile", lambda *_: None)
+
+    def fine_tune(_model, _codec, rows, _dev, *, run, **_):
+        told.append(rows)
+        (run.folder / METRICS).touch()
+
+    monkeypatch.setattr("stages.train_sft.fine_tune", fine_tune)
     for knobs in ({"train_policy": content["train_policy"] | {"reward_model_weight": 0.0}}, asked):
         params = parse_params(content | knobs, source="params.yaml")
         for stage in (select_edits, train_sft, sample_preferences, train_policy):
