@@ -36,7 +36,7 @@ def failures(store: Path, stage: str, num: int) -> tuple[list[Fork], Domain, Age
         world, agent = recorded_settings(run, None)
         domain = require_expert(make_domain(world), needed_by="the flawed turn")
         ids = matching(connection, EpisodeFilter(stage=stage, is_failed=True))
-        of_run = (one for one in read_episodes(connection, ids) if one.run.uid == run.uid)
+        of_run = (one.traced for one in read_episodes(connection, ids) if one.run.uid == run.uid)
         return list(islice(expert_edits(of_run, domain), num)), domain, agent
 
 

@@ -93,7 +93,7 @@ def propose(stage: str, num: int, model: Path | None, params: Path | None) -> No
         domain = require_expert(make_domain(world), needed_by="an edit of its own")
         player = model_player(model or _model_of(run), domain, agent)
         # Other settings are another world, in which an episode would be played otherwise.
-        of_these = (one for one in read_episodes(connection, episodes) if one.run.settings == run.settings)
+        of_these = (one.traced for one in read_episodes(connection, episodes) if one.run.settings == run.settings)
         forks = expert_edits(of_these, domain)
         while batch := list(islice(forks, num - len(kept))):
             tried += len(batch)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from posttrain.debug.player import Player
 from posttrain.rollout.conversation import is_same
 from posttrain.rollout.play_on import Fork
-from posttrain.traces.values import StoredEpisode
+from posttrain.traces.values import TracedEpisode
 from posttrain.types import Message, Task, Trajectory
 from posttrain.worlds.protocol import ExpertDomain
 
@@ -41,13 +41,13 @@ def first_deviation(domain: ExpertDomain, task: Task, episode: Trajectory) -> tu
     return None
 
 
-def expert_edits(episodes: Iterable[StoredEpisode], domain: ExpertDomain) -> Iterator[Fork]:
+def expert_edits(episodes: Iterable[TracedEpisode], domain: ExpertDomain) -> Iterator[Fork]:
     """Edits that the world's expert makes in place of a person: of each failed episode its message
     at the first deviation, for one episode of a task."""
     seen: set[str] = set()
-    for stored in episodes:
-        task, episode = stored.traced.task, stored.traced.trajectory
-        if task.task_id in seen or not stored.traced.is_failed or episode.is_aborted:
+    for one in episodes:
+        task, episode = one.task, one.trajectory
+        if task.task_id in seen or not one.is_failed or episode.is_aborted:
             continue
         if found := first_deviation(domain, task, episode):
             seen.add(task.task_id)

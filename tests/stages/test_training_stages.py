@@ -260,7 +260,7 @@ def test_verified_edits_are_rows_pairs_and_members_of_groups_where_their_knobs_a
         told.append(read_pairs(Path("data/preferences/pairs.parquet")))
         told.append([line["joined"] for line in read_metrics(Path("reports/train_policy/metrics.jsonl"))])
     rows, pairs, joined, more_rows, more_pairs, more_joined = told
-    assert [row.task_id for row in more_rows[len(rows) :]] == [edit.task.task_id for edit in edits] * 2
+    assert [row.trajectory.task_id for row in more_rows[len(rows) :]] == [edit.task.task_id for edit in edits] * 2
     assert len(more_pairs) == len(pairs) + 6
     assert {one.chosen.trajectory.is_strict_success for one in more_pairs[len(pairs) :]} == {True}
     assert (set(joined), set(more_joined)) == ({0}, {2})  # each step's two tasks have one
