@@ -12,15 +12,22 @@ from posttrain.runtime.exits import ConfigurationError, DataError
 
 if TYPE_CHECKING:
     from posttrain.data.edits import VerifiedEdit
+    from posttrain.debug.player import Player
+    from posttrain.rollout.params import AgentParams
     from posttrain.traces.values import Run
+    from posttrain.worlds.protocol import Domain
 
 
 def add_debug(commands: Commands) -> None:
     """The commands `debug` and `edits`."""
     parser = add_command(commands, "debug", debug)
-    parser.add_argument("episode", type=int, help="an episode's number, from `posttrain traces list`")
+    parser.add_argument("episode", type=int, nargs="?", help="an episode's number, from `posttrain traces list`")
     parser.add_argument("--model", type=Path, help="who plays on: a model's folder (by default that of its stage)")
+    parser.add_argument("--endpoint", metavar="NAME", help="a model of the OpenAI-compatible endpoint plays on")
     parser.add_argument("--expert", action="store_true", help="the world's expert plays on")
+    parser.add_argument("--live", metavar="SPLIT", help="play tasks of dev, rl or test, and hold episodes at --break")
+    parser.add_argument("--break", dest="condition", default="error", help="where to hold: `tool get_macd`, error, …")
+    parser.add_argument("--num-tasks", type=int, default=32, help="tasks that --live plays (32)")
     parser.add_argument("--params", type=Path, help="play by this params.yaml, not by what the run had")
     parser.add_argument("--at", type=int, default=1, help="the turn to stop at")
     parser.add_argument("--suggest", action="store_true", help="say which turn to edit first, and end")
@@ -31,31 +38,91 @@ def add_debug(commands: Commands) -> None:
     parser.add_argument("--num", type=int, default=50, help="edits to keep, at most one of a task")
     parser.add_argument("--model", type=Path, help="the policy that plays on (by default that of the stage)")
     parser.add_argument("--params", type=Path, help="play by this params.yaml, not by what the run had")
-    for name, command in (("show", show_edit), ("drop", drop_edit)):
-        add_command(edits, name, command).add_argument("edit", help="an edit's id, or its beginning")
+    for name, command in (("show", show_edit), ("verify", verify_edit), ("drop", drop_edit)):
+        parser = add_command(edits, name, command)
+        parser.add_argument("edit", help="an edit's id, or its beginning")
+        if command is verify_edit:
+            parser.add_argument(
+                "--model", type=Path, default=Path("data/models/sft"), help="whose plays (data/models/sft)"
+            )
+            parser.add_argument("--num", type=int, default=8, help="plays with and without the edit (8)")
 
 
-def debug(episode: int, model: Path | None, expert: bool, params: Path | None, at: int, suggest: bool) -> None:
-    """Stop a recorded episode at a turn, look, edit, and play on. Commands are read from stdin;
-    `help` lists them. Verified edits go to data/edits; nothing else is changed."""
-    from posttrain.debug.player import expert_player, model_player
+def debug(
+    episode: int | None,
+    model: Path | None,
+    endpoint: str | None,
+    expert: bool,
+    live: str | None,
+    condition: str,
+    num_tasks: int,
+    params: Path | None,
+    at: int,
+    suggest: bool,
+) -> None:
+    """Stop a recorded episode at a turn, look, edit, and play on; or with --live hold episodes
+    while they are played. Commands are read from stdin; `help` lists them. Verified edits go to
+    data/edits; nothing else is changed."""
+    from posttrain.provenance.code_version import read_version
+
+    author = {"who": getpass.getuser(), "code": str(read_version(Path.cwd()))}
+    if (episode is None) == (live is None):
+        raise ConfigurationError(
+            "name an episode of `posttrain traces list`, or --live with a split whose tasks to play"
+        )
+    if live is not None:
+        _debug_live(live, num_tasks, condition, model, endpoint, expert, params or Path("params.yaml"), author)
+        return
     from posttrain.debug.session import Session
     from posttrain.debug.terminal import Debugger
-    from posttrain.provenance.code_version import read_version
     from posttrain.worlds.catalog import make_domain
 
+    assert episode is not None
     with open_store() as connection:
         stored = read_stored(connection, episode)
     world, agent = recorded_settings(stored.run, params)
-    domain = make_domain(world)
-    player = expert_player(domain, agent) if expert else model_player(model or _model_of(stored.run), domain, agent)
+    by_default = None if model or endpoint or expert else _model_of(stored.run)
+    player = _player(make_domain(world), agent, model or by_default, endpoint)
     session = Session(stored.traced.task, stored.traced.trajectory, player)
     session.go_to(at)
-    debugger = Debugger(session, who=getpass.getuser(), code=str(read_version(Path.cwd())))
+    debugger = Debugger(session, **author)
     if suggest:
         debugger.do_suggest("")
     else:
         debugger.cmdloop()
+
+
+def _debug_live(
+    split: str,
+    num_tasks: int,
+    condition: str,
+    model: Path | None,
+    endpoint: str | None,
+    expert: bool,
+    params: Path,
+    author: dict[str, str],
+) -> None:
+    from posttrain.config.params import load_params
+    from posttrain.debug.live import LiveEpisodes, debug_live
+    from posttrain.worlds.catalog import make_domain, tasks_of
+
+    knobs = load_params(params)
+    domain = make_domain(knobs.world)
+    if split not in (splits := ("dev", "rl", "test")):
+        raise ConfigurationError(f"--live plays tasks of {', '.join(splits)}, and not of {split!r}")
+    tasks = tasks_of(domain, split, knobs.world, at_most=num_tasks)
+    model = model or (None if endpoint or expert else Path("data/models/sft"))
+    players = [_player(domain, knobs.agent, model, endpoint) for _ in range(2)]
+    debug_live(LiveEpisodes(tasks, *players, condition, seed=knobs.seed), **author)
+
+
+def _player(domain: "Domain", agent: "AgentParams", model: Path | None, endpoint: str | None) -> "Player":
+    """The world's expert where neither a model nor an endpoint is named."""
+    from posttrain.debug.player import endpoint_player, expert_player, model_player
+
+    if endpoint:
+        return endpoint_player(endpoint, domain, agent)
+    return model_player(model, domain, agent) if model else expert_player(domain, agent)
 
 
 def list_edits() -> None:
@@ -109,6 +176,26 @@ def show_edit(edit: str) -> None:
     one = _edit(edit)
     print(f"recorded:\n{transcript(one.recorded)}\n\nedited at turn {one.turn}, {gain_text(one)}:")
     print(transcript(one.played_on))
+
+
+def verify_edit(edit: str, model: Path, num: int) -> None:
+    """Verify an edit anew, by another model or more plays. Exits with 1 where it does not help."""
+    from posttrain.config.params import load_params
+    from posttrain.data.edits import VerifiedEdit
+    from posttrain.debug.player import model_player
+    from posttrain.debug.terminal import gain_text
+    from posttrain.debug.verify import verify
+    from posttrain.rollout.play_on import Fork
+    from posttrain.worlds.catalog import make_domain
+
+    one, knobs = _edit(edit), load_params()
+    player = model_player(model, make_domain(knobs.world), knobs.agent)
+    [found] = verify([Fork(one.task, one.recorded, one.turn, message=one.edited)], player, who=one.who, num=num, seed=1)
+    if isinstance(found, VerifiedEdit):
+        print(f"it helps {model}: {gain_text(found)}")
+        return
+    print(f"it does not help {model}: {sum(found)} of {len(found)} succeed behind it, no more than without it")
+    raise SystemExit(1)
 
 
 def drop_edit(edit: str) -> None:

@@ -11,9 +11,11 @@ from posttrain.models.loading import load_codec, load_model
 from posttrain.models.token_logprobs import agent_scores
 from posttrain.rollout.engines.choice import make_engine
 from posttrain.rollout.episode import Episode, Reply
+from posttrain.rollout.openai_policy import OpenAiPolicy
 from posttrain.rollout.params import AgentParams
 from posttrain.rollout.play_on import Branch, Fork, ToolMode, play_on
 from posttrain.rollout.policy import Policy, TokenPolicy, expert_policy
+from posttrain.runtime.endpoint_limits import account_of
 from posttrain.types import StopReason
 from posttrain.worlds.catalog import require_expert
 from posttrain.worlds.protocol import DescribedWorld, Domain
@@ -92,6 +94,16 @@ def model_player(model: Path, domain: Domain, limits: AgentParams) -> Player:
         return TokenPolicy(engine, codec, temperature=temperature)
 
     return Player(str(model), domain, limits, policy_at, codec, entropies)
+
+
+def endpoint_player(model: str, domain: Domain, limits: AgentParams) -> Player:
+    """A model of the OpenAI-compatible endpoint that the environment names."""
+    account = account_of("POSTTRAIN_OPENAI")
+
+    def policy_at(temperature: float) -> Policy:
+        return OpenAiPolicy(model, temperature=temperature, max_new_tokens=limits.max_new_tokens, account=account)
+
+    return Player(model, domain, limits, policy_at)
 
 
 def expert_player(domain: Domain, limits: AgentParams) -> Player:

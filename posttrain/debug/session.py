@@ -17,7 +17,7 @@ from posttrain.rollout.conversation import is_same
 from posttrain.rollout.play_on import Branch, Fork
 from posttrain.rollout.prefix import recorded_turns
 from posttrain.runtime.exits import ConfigurationError
-from posttrain.types import Message, Task, ToolCall, Trajectory
+from posttrain.types import Message, StopReason, Task, ToolCall, Trajectory
 from posttrain.worlds.tools import Tool, ToolError, json_object
 
 Mode = Literal["stub", "pin", "live"]
@@ -45,9 +45,11 @@ class Node:
             return f"aborted: {self.episode.failure}"
         if not self.counts:
             return "counterfactual"
+        if outcome is None:
+            return "not finished"
         if self.episode.is_strict_success:
             return "success"
-        more = f" ({outcome.failure})" if outcome and outcome.failure else ""
+        more = f" ({outcome.failure})" if outcome.failure else ""
         return f"success with needless calls{more}" if self.episode.is_success else f"failed{more}"
 
 
@@ -88,13 +90,19 @@ class Session:
 
     def message(self, at: int | None = None) -> Message | None:
         """The agent's message at a turn of the current branch; None where it has none."""
-        return self.node.episode.turn_messages[(at or self.at) - 1]
+        return (*self.node.episode.turn_messages, None)[(at or self.at) - 1]
+
+    @property
+    def last_turn(self) -> int:
+        """The last turn to stand at; behind an episode that was stopped the one that would come."""
+        episode = self.node.episode
+        return len(episode.turns) + (episode.stop_reason is StopReason.TURN_LIMIT)
 
     def read_before(self, at: int) -> Sequence[Message]:
         """What the agent read since its last message and then wrote at this turn."""
         messages, turns = self.node.episode.messages, self.node.episode.turns
         start = (turns[at - 2].message_index or 0) + 1 if at > 1 else 0
-        end = turns[at - 1].message_index
+        end = turns[at - 1].message_index if at <= len(turns) else None
         return messages[start : None if end is None else end + 1]
 
     def go_to(self, at: int, node: int | None = None) -> None:
@@ -102,10 +110,11 @@ class Session:
         number = self.current if node is None else node
         if not 0 <= number < len(self.nodes):
             raise ConfigurationError(f"there is no branch {number}: there are 0 to {len(self.nodes) - 1}")
-        num_turns = len(self.nodes[number].episode.turns)
-        if not 1 <= at <= num_turns:
-            raise ConfigurationError(f"branch {number} has the turns 1 to {num_turns}")
-        self.current, self.at = number, at
+        before, self.current = self.current, number
+        if not 1 <= at <= self.last_turn:
+            last, self.current = self.last_turn, before
+            raise ConfigurationError(f"branch {number} has the turns 1 to {last}")
+        self.at = at
         self.undo()
 
     def turns_where(self, condition: str) -> list[int]:
@@ -226,13 +235,13 @@ class Session:
             temperature=temperature,
             tools="stub" if self.mode == "stub" else "live",
             allow_differences=self.allow_differences,
-            max_turns=self.at if only_one_turn else None,
+            max_turns=min(self.at, self.player.limits.max_turns) if only_one_turn else None,
         )
         parent = self.node
         added = [self._add(self._node(branch, parent)) for branch in branches]
         if num == 1:
-            self.current, self.at = added[0].number, min(self.at + 1, len(added[0].episode.turns))
-            self.undo()
+            self.current = added[0].number
+            self.go_to(min(self.at + 1, self.last_turn))
         return added
 
     def save(self, *, who: str, num: int = 8, seed: int = 0, code: str = "") -> VerifiedEdit | tuple[bool, ...]:

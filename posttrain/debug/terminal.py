@@ -55,16 +55,17 @@ class Debugger(cmd.Cmd):
         """turns: the agent's messages of this branch, a line each; * is where you stand"""
         session, node = self.session, self.session.node
         self.say(f"branch {node.number}: {node.result}")
-        for number in range(1, len(node.episode.turns) + 1):
-            is_here = number == session.at
-            self.say(f"{'*' if is_here else ' '} {number}  {message_text(session.message(number))}")
+        for number in range(1, session.last_turn + 1):
+            is_here, is_written = number == session.at, number <= len(node.episode.turns)
+            text = message_text(session.message(number)) if is_written else "(not written)"
+            self.say(f"{'*' if is_here else ' '} {number}  {text}")
             if is_here and session.pending is not None:
                 self.say(f"  → {message_text(session.pending)}   (edited, not played on)")
 
     def do_show(self, text: str) -> None:
         """show [TURN]: what the agent read since its last message, and what it wrote"""
         episode = self.session.node.episode
-        messages = tuple(self.session.read_before(self._turn(text, len(episode.turns))))
+        messages = tuple(self.session.read_before(self._turn(text, self.session.last_turn)))
         print(transcript(replace(episode, messages=messages, turns=())).lstrip("\n"), file=self.stdout)
 
     def do_tokens(self, text: str) -> None:

@@ -18,7 +18,7 @@ from posttrain.rollout.params import AgentParams
 from posttrain.rollout.policy import Codec, Policy, ScriptedPolicy, TokenPolicy
 from posttrain.rollout.prefix import PrefixEngine, RecordedTurn, recorded_turns
 from posttrain.runtime.exits import ConfigurationError, DataError
-from posttrain.types import Message, Outcome, Split, Task, ToolCall, Trajectory
+from posttrain.types import Message, Outcome, Split, StopReason, Task, ToolCall, Trajectory
 from posttrain.worlds.protocol import Domain, World, WorldFailed
 from posttrain.worlds.tools import Tool, json_or_text
 
@@ -27,7 +27,8 @@ ToolMode = Literal["live", "stub"]  # run anew, or answer as recorded and run no
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A recorded episode to play on from its turn `at`, which is 1 for its first.
+    """A recorded episode to play on from its turn `at`, which is 1 for its first. One that ended at
+    the limit of turns can be played on behind its last.
 
     `message` stands in place of the agent's at that turn; without it whoever plays on writes that
     turn, too. `results` (texts by the calls' ids) stand in place of what tools answered just before
@@ -127,16 +128,15 @@ class _Prefix:
 
     def __init__(self, fork: Fork, *, has_tokens: bool) -> None:
         recorded, num_turns = fork.trajectory, len(fork.trajectory.turns)
-        if not 1 <= fork.at <= num_turns:
+        if not 1 <= fork.at <= num_turns + (recorded.stop_reason is StopReason.TURN_LIMIT):
             raise DataError(f"the episode has {num_turns} turns: it cannot be played on from turn {fork.at}")
         if recorded.num_forks:
             raise DataError("the agent's program left conversations that are not recorded: play the task anew")
         self.fork, self.num_given, self.differences = fork, fork.at - 1, list[str]()
         self._tokens: list[RecordedTurn] = recorded_turns(recorded) if has_tokens else []
-        # Index of each turn's message; only the last turn can be without one.
-        self._indices = [
-            len(recorded.messages) if turn.message_index is None else turn.message_index for turn in recorded.turns
-        ]
+        # Index of each turn's message, and of the one that would follow.
+        places = [turn.message_index for turn in recorded.turns]
+        self._indices = [len(recorded.messages) if place is None else place for place in (*places, None)]
 
     def reply(self, number: int, context: Sequence[int]) -> Reply:
         """The recorded turn `number` (from 0), behind `context` as it is read now."""

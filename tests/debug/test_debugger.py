@@ -291,7 +291,8 @@ def test_the_experts_first_other_message_is_the_flawed_turn(recorded):
 
 def test_the_page_names_every_command_and_no_other(repository):
     page = (repository / "docs/debugger.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (`.*?) \|", page, flags=re.MULTILINE)
+    commands = page.partition("## Commands")[2].partition("## What")[0]
+    rows = re.findall(r"^\| (`.*?) \|", commands, flags=re.MULTILINE)
     named = {words.split()[0] for row in rows for words in re.findall(r"`([^`]+)`", row)}
     assert named == {name.removeprefix("do_") for name in dir(Debugger) if name.startswith("do_")} - {"EOF", "help"}
 
