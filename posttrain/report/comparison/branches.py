@@ -66,13 +66,13 @@ def branches_page(root: Path, branches: tuple[Branch, ...], baseline: str = "") 
     rows = list(zip(settings, shares, map(_curve, settings), strict=True))
     words = [": ".join(filter(None, (in_words(one, settings[0]), reason(one, settings[0])))) for one in settings]
     verdicts = {run.name: text for one, text in zip(settings, words, strict=True) for run in one.runs}
-    titles = {curve["title"] for _, _, curve in rows if curve}
+    titles = [curve["title"] for _, _, curve in rows if curve]
     return rendered(
         _TEMPLATE,
         data={"branches": _listed(root, branches, verdicts), "baseline": name},
         title="Branches",
         rows=rows[:1] + sorted(rows[1:], key=lambda row: -row[1][0] if row[1] else 1),
-        curve_title=titles.pop() if len(titles) == 1 else "",
+        curve_title=max(titles, key=titles.count, default=""),  # of most rows; the others name theirs
         scale=_Scale([share for share in shares if share]),
         level=f"{100 * LEVEL:g} % interval",
         num_left_out=len(branches) - len(drawn),
