@@ -20,7 +20,7 @@
     box.addEventListener("change", () => (box.checked ? chosen.add(one.name) : chosen.delete(one.name)));
     const first = make("td");
     first.append(box);
-    const cells = [make("td", "", one.shown), make("td", "n", share(one.strict_success_rate)), make("td", "n", one.strict_success_rate === null ? "" : `${share(one.strict_ci_low)} … ${share(one.strict_ci_high)}`), make("td", "n", share(one.success_rate)), make("td", "n", share(one.pass_hat_4)), make("td", "", one.verdict), make("td", "", one.committed_at.slice(0, 16).replace("T", "\u00a0")), make("td", "", one.author), make("td", "", one.subject)];
+    const cells = [make("td", "", one.shown), make("td", "n", share(one.strict_success_rate)), make("td", "n", one.strict_success_rate === null ? "" : `${share(one.strict_ci_low).slice(0, -2)} … ${share(one.strict_ci_high)}`), make("td", "n", share(one.success_rate)), make("td", "n", share(one.pass_hat_4)), make("td", "", one.verdict), make("td", "n", one.committed_at.slice(0, 16).replace("T", " ")), make("td", "", one.author), make("td", "", one.subject)];
     row.append(first, ...cells);
     return row;
   };

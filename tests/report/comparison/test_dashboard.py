@@ -197,6 +197,7 @@ def test_a_hostile_name_is_visible_and_its_link_leads_to_it(dashboard):
     _, _, page = ask(dashboard, "/", key=dashboard.key)
     row, text = rows_of(page)[VISIBLE]
     assert VISIBLE in text
+    assert not re.search("[\u202e\u2028\x85]", row)
     link = html.unescape(re.search(r'href="(.*?)"', row)[1])
     assert link.isascii()
     status, _, compared = ask(dashboard, link, key=dashboard.key)
