@@ -1,4 +1,4 @@
-"""The dashboard in a real browser: it lists and compares."""
+"""The dashboard in a real browser: it draws, lists and compares."""
 
 import threading
 from urllib.parse import urlsplit
@@ -17,7 +17,8 @@ pytestmark = [
 
 
 def test_the_dashboard_lists_and_compares_branches(tmp_path):
-    branches = [Branch("main", success=0.8), Branch("exp/a", 1, 0.9, {"train_sft.lr": 0.004}), Branch("exp/b", 2, 0.7)]
+    a, b = {"train_sft.lr": 0.004}, {"agent.max_turns": 7}
+    branches = [Branch("main", success=0.8), Branch("exp/a", 1, 0.9, a), Branch("exp/b", 2, 0.7, b)]
     root = make_repository(tmp_path / "repository", branches)
     (tmp_path / "browser").mkdir()
     with Dashboard(root) as server, browsing(tmp_path / "browser") as page:
@@ -28,6 +29,17 @@ def test_the_dashboard_lists_and_compares_branches(tmp_path):
         page.wait_for("document.querySelectorAll('#branches tbody tr').length == 3", "the branches")
         assert page.run("location.pathname + location.search") == "/"  # the key is not left in the address
         assert page.run("document.querySelector('#baseline').value") == "main"
+        data = "JSON.parse(document.getElementById('page-data').textContent)"
+        low, middle, high = sorted(page.run(f"{data}.branches.map((one) => one.strict_success_rate)"))
+        for width in (400, 1280):
+            page.send("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+            assert page.run("document.documentElement.scrollWidth <= innerWidth")
+            dots = page.run("[...document.querySelectorAll('circle.mark')].map((one) => one.getBoundingClientRect().x)")
+            left, between, right = sorted(dots)
+            assert (between - left) / (right - left) == pytest.approx((middle - low) / (high - low), abs=0.01)
+        page.run("const chosen = document.getElementById('baseline'); chosen.value = 'exp/a'")
+        page.run("chosen.dispatchEvent(new Event('change'))")
+        page.wait_for("document.querySelector('#rows a')?.textContent == 'exp/a'", "the other baseline")
         git(root, "branch", "exp/c", "main")
         page.open(server.address)
         page.wait_for("document.querySelectorAll('#branches tbody tr').length == 4", "the new branch")

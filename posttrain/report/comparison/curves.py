@@ -1,7 +1,7 @@
 """Training curves of a setting: mean over its seeds by step, lowest and highest."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -19,15 +19,22 @@ def drawn_charts(settings: Sequence[Setting]) -> list[dict[str, Any]]:
     (N), and `low` and `high` (N) over its seeds, where it has several; empty lists where it has no
     numbers. A step counts the seeds that have it. `resumed`: the steps after which some run was
     resumed."""
-    found = []
+    return list(_charts(settings))
+
+
+def first_chart(setting: Setting) -> dict[str, Any] | None:
+    """The one that stands first on the page of this setting alone; None without numbers."""
+    return next(_charts([setting]), None)
+
+
+def _charts(settings: Sequence[Setting]) -> Iterator[dict[str, Any]]:
     for source, charts in (("policy", {**GRPO_CHARTS, **SPREAD_CHARTS, **DPO_CHARTS}), ("SFT", SFT_LOSS)):
         for title, (metrics, options) in charts.items():
             for name, key in metrics.items():
                 curves = [_curve(setting, source, key) for setting in settings]
                 if any(curve["steps"] for curve in curves):
                     own = f"{title}: {name}" if len(metrics) > 1 else title
-                    found.append({"title": own, "is_share": "is_share" in options, "curves": curves})
-    return found
+                    yield {"title": own, "is_share": "is_share" in options, "curves": curves}
 
 
 def _curve(setting: Setting, source: str, key: str) -> dict[str, Any]:

@@ -1,13 +1,13 @@
 "use strict";
 // The list of branches: sorted, filtered, and chosen for a comparison. A reload asks git anew.
 (() => {
-  const { branches } = JSON.parse(document.getElementById("page-data").textContent);
+  const { branches, baseline: drawn } = JSON.parse(document.getElementById("page-data").textContent);
   const body = document.querySelector("#branches tbody");
   const baseline = document.getElementById("baseline");
   const filter = document.getElementById("filter");
   const chosen = new Set();
   let order = { key: "committed_at", isDown: true };
-  const KEYS = [null, "name", "strict_success_rate", "success_rate", "pass_hat_4", "committed_at", "author", "subject"];
+  const KEYS = [null, "name", "strict_success_rate", "strict_success_rate", "success_rate", "pass_hat_4", "verdict", "committed_at", "author", "subject"];
 
   const { make, share } = pageParts;
 
@@ -16,11 +16,11 @@
     const box = make("input");
     box.type = "checkbox";
     box.checked = chosen.has(one.name);
-    box.setAttribute("aria-label", `compare ${one.name}`);
+    box.setAttribute("aria-label", `compare ${one.shown}`);
     box.addEventListener("change", () => (box.checked ? chosen.add(one.name) : chosen.delete(one.name)));
     const first = make("td");
     first.append(box);
-    const cells = [make("td", "", one.name), make("td", "n", share(one.strict_success_rate)), make("td", "n", share(one.success_rate)), make("td", "n", share(one.pass_hat_4)), make("td", "", one.committed_at.slice(0, 16).replace("T", " ")), make("td", "", one.author), make("td", "", one.subject)];
+    const cells = [make("td", "", one.shown), make("td", "n", share(one.strict_success_rate)), make("td", "n", one.strict_success_rate === null ? "" : `${share(one.strict_ci_low).slice(0, -2)} … ${share(one.strict_ci_high)}`), make("td", "n", share(one.success_rate)), make("td", "n", share(one.pass_hat_4)), make("td", "", one.verdict), make("td", "n", one.committed_at.slice(0, 16).replace("T", " ")), make("td", "", one.author), make("td", "", one.subject)];
     row.append(first, ...cells);
     return row;
   };
@@ -37,12 +37,13 @@
     body.replaceChildren(...shown.sort(compare).map(rowOf));
   };
 
-  for (const { name } of branches) {
-    const option = make("option", "", name);
+  for (const { name, shown } of branches) {
+    const option = make("option", "", shown);
     option.value = name;
-    option.selected = name === "main";
+    option.selected = name === drawn;
     baseline.append(option);
   }
+  baseline.addEventListener("change", () => { location.href = `/?baseline=${encodeURIComponent(baseline.value)}`; });
   [...document.querySelectorAll("#branches th")].forEach((header, column) => {
     header.querySelector("button")?.addEventListener("click", () => {
       order = { key: KEYS[column], isDown: order.key === KEYS[column] ? !order.isDown : true };

@@ -16,20 +16,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from posttrain.pipeline.git import git
+from posttrain.report.comparison.branches import MAX_COMPARED, branches_page, local_branches
 from posttrain.report.comparison.page import comparison_page
-from posttrain.report.comparison.runs import read_objects, read_runs
+from posttrain.report.comparison.runs import read_runs
 from posttrain.report.comparison.settings import compare_settings
-from posttrain.report.html import rendered
-from posttrain.report.run_reader import Evaluation, parse_object
 from posttrain.runtime.control_chars import escape_control_chars
 from posttrain.runtime.exits import ConfigurationError, StageError
 
 LOOPBACK = "127.0.0.1"
-_MAX_COMPARED = 100
-_FIELDS = ("refname:lstrip=2", "objectname", "authorname", "committerdate:iso-strict", "contents:subject")
-_TEMPLATE = Path(__file__).with_name("dashboard.html")
-_RATES = ("strict_success_rate", "success_rate", "pass_hat_4")
 
 
 class Dashboard(ThreadingHTTPServer):
@@ -39,7 +33,7 @@ class Dashboard(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, root: Path, port: int = 0) -> None:
-        list_branches(root)  # refuses what is no repository
+        local_branches(root)  # refuses what is no repository
         self.root, self.key = root, secrets.token_urlsafe(32)
         try:
             super().__init__((LOOPBACK, port), _Request)
@@ -75,24 +69,26 @@ class _Request(BaseHTTPRequestHandler):
             self._send(403, "text/plain", "the key is in the address that `posttrain dashboard` printed")
         else:
             pages: dict[str, Callable[[], None]] = {
-                "/": self._list,
+                "/": lambda: self._list(query.get("baseline", [""])[0]),
                 "/compare": lambda: self._compare(query.get("name", [])),
             }
             pages.get(address.path, lambda: self._send(404, "text/plain", "no such page"))()
 
-    def _list(self) -> None:
-        data = {"branches": list_branches(self.server.root)}
-        self._send(200, "text/html", rendered(_TEMPLATE, data=data, title="Branches"))
+    def _list(self, baseline: str) -> None:
+        self._send_page(lambda: branches_page(self.server.root, local_branches(self.server.root), baseline))
 
     def _compare(self, names: list[str]) -> None:
-        if not 0 < len(names) <= _MAX_COMPARED:
+        if not 0 < len(names) <= MAX_COMPARED:
             self._send(
-                400, "text/plain", f"name one branch or more, {_MAX_COMPARED} at most: /compare?name=main&name=exp/a"
+                400, "text/plain", f"name one branch or more, {MAX_COMPARED} at most: /compare?name=main&name=exp/a"
             )
             return
+        unique = list(dict.fromkeys(names))
+        self._send_page(lambda: comparison_page(compare_settings(read_runs(self.server.root, unique))))
+
+    def _send_page(self, render: Callable[[], str]) -> None:
         try:
-            runs = read_runs(self.server.root, list(dict.fromkeys(names)))
-            page = comparison_page(compare_settings(runs))
+            page = render()
         except StageError as error:
             self._send(404, "text/plain", escape_control_chars(str(error)))
             return
@@ -130,33 +126,3 @@ class _Request(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the name is the base class's
         """Log nothing: the first request's line has the key in it."""
-
-
-def list_branches(root: Path) -> list[dict[str, Any]]:
-    """Local branches, the one with the newest commit first: `name`, `commit`, `author`,
-    `committed_at`, `subject` and the policy's rates, None where no evaluation can be read.
-
-    Raises ConfigurationError where `root` is in no repository."""
-    form = f"--format={'%00'.join(f'%({field})' for field in _FIELDS)}"
-    text = git(root, "for-each-ref", "--sort=-committerdate", form, "refs/heads")
-    rows = [line.split("\0") for line in text.splitlines()]
-    evaluations = read_objects(root, [f"{row[1]}:./reports/evaluate/policy.json" for row in rows])
-    return [
-        {
-            "name": name,  # as it is: the page shows it by `textContent` and sends it back
-            "commit": commit,
-            "author": escape_control_chars(author),
-            "committed_at": committed_at,
-            "subject": escape_control_chars(subject),
-            **(_rates(found.content) if found else dict.fromkeys(_RATES)),
-        }
-        for (name, commit, author, committed_at, subject), found in zip(rows, evaluations, strict=True)
-    ]
-
-
-def _rates(content: bytes) -> dict[str, float | None]:
-    try:
-        found = parse_object(Evaluation, content)
-    except (ValueError, RecursionError):
-        return dict.fromkeys(_RATES)
-    return {rate: getattr(found, rate) for rate in _RATES}

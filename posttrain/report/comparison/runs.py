@@ -10,8 +10,8 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,7 +90,11 @@ class RunResults:
 
     def outcomes(self, measure: Measure = Measure.PLAIN) -> dict[str, float]:
         """Outcomes of the held-out tasks, those that recorded the measure."""
-        return held_out_outcomes(self.tasks, measure)
+        return self._outcomes[measure]
+
+    @cached_property
+    def _outcomes(self) -> dict[Measure, dict[str, float]]:
+        return {measure: held_out_outcomes(self.tasks, measure) for measure in Measure}
 
     @property
     def has_strict(self) -> bool:
@@ -113,13 +117,27 @@ class RunResults:
 def read_runs(root: Path, names: Sequence[str], *, policy: str = "policy") -> list[RunResults]:
     """Read branches, tags or commits, in their order. `root` is the pipeline's folder, which may
     lie below its repository's. Raises ConfigurationError for a name that git does not know."""
-    commits = [_commit(root, name) for name in names]
+    runs = read_commits(root, [_commit(root, name) for name in names], policy=policy)
+    edited = _edited_branches(root)
+    return [replace(run, is_dirty=_full_name(root, run.name) in edited) for run in runs]
+
+
+class Commit(NamedTuple):
+    """`name` is as it was asked for; `committed_at` has its zone: `2026-11-23T15:05:01+08:00`."""
+
+    name: str
+    id: str
+    author: str
+    committed_at: str
+
+
+def read_commits(root: Path, commits: Sequence[Commit], *, policy: str = "policy") -> list[RunResults]:
+    """Read commits in their order; whether a working tree has edits is not looked at."""
     files = _files(policy)
     objects = read_objects(root, [f"{commit.id}:./{file.path}" for commit in commits for file in files.values()])
-    edited = _edited_branches(root)
     parsed: dict[tuple[str, str], tuple[Any, str]] = {}  # by path and hash: commits share most files
     runs = []
-    for name, commit in zip(names, commits, strict=True):
+    for commit in commits:
         values, problems = dict[str, Any](), dict[str, str]()
         for kind, file in files.items():
             found = next(objects)
@@ -134,7 +152,7 @@ def read_runs(root: Path, names: Sequence[str], *, policy: str = "policy") -> li
             problems |= dict.fromkeys(("tasks", *CURVES), "")
         runs.append(
             RunResults(
-                name=name,
+                name=commit.name,
                 commit=commit.id,
                 author=commit.author,
                 committed_at=commit.committed_at,
@@ -147,27 +165,18 @@ def read_runs(root: Path, names: Sequence[str], *, policy: str = "policy") -> li
                 resampling=values["resampling"],
                 seed_rates={one: values["arms"].seed_rates(policy, values["knobs"], one) for one in Measure},
                 problems=[problem for problem in problems.values() if problem],
-                is_dirty=_full_name(root, name) in edited,
                 costs=_costs_of(values["stages"], values["costs"]),
             )
         )
     return runs
 
 
-class _Commit(NamedTuple):
-    """`committed_at` has its zone: `2026-11-23T15:05:01+08:00`."""
-
-    id: str
-    author: str
-    committed_at: str
-
-
-def _commit(root: Path, name: str) -> _Commit:
+def _commit(root: Path, name: str) -> Commit:
     """The commit of a branch, tag or hash."""
     git(root, "rev-parse", "--git-dir")  # refuses a folder that is in no repository
     try:
         commit = git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
-        return _Commit(*git(root, "show", "--no-patch", "--format=%H%x00%an%x00%cI", commit).split("\0"))
+        return Commit(name, *git(root, "show", "--no-patch", "--format=%H%x00%an%x00%cI", commit).split("\0"))
     except ConfigurationError as error:
         raise ConfigurationError(f"git knows no branch, tag or commit of the name {name!r}") from error
 

@@ -46,10 +46,16 @@ def comparison_json(settings: Sequence[Setting]) -> str:
 
 def differs_in(setting: Setting) -> str:
     """`train_sft.lr 0.002 → 0.004; code of posttrain/rewards`."""
-    knobs = [f"{name} {_short(before)} → {_short(after)}" for name, (before, after) in setting.knobs.items()]
+    knobs, code = knobs_and_code(setting)
     more = [f"{len(knobs) - _MAX_KNOBS} more knobs"] if len(knobs) > _MAX_KNOBS else []
+    return "; ".join([*knobs[:_MAX_KNOBS], *more, *code])
+
+
+def knobs_and_code(setting: Setting) -> tuple[list[str], list[str]]:
+    """A text for each knob that differs, and one for all of the code, where it does."""
+    knobs = [f"{name} {_short(before)} → {_short(after)}" for name, (before, after) in setting.knobs.items()]
     code = [f"code of {', '.join(setting.code[:2])}{' …' * (len(setting.code) > 2)}"] if setting.code else []
-    return visible_line("; ".join([*knobs[:_MAX_KNOBS], *more, *code]))
+    return [visible_line(knob) for knob in knobs], [visible_line(text) for text in code]
 
 
 def comparison_notes(settings: Sequence[Setting]) -> list[str]:
