@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from posttrain.debug.player import Player
     from posttrain.rollout.params import AgentParams
     from posttrain.traces.values import Run
+    from posttrain.types import Split
     from posttrain.worlds.protocol import Domain
+
+LIVE_SPLITS, SFT = ("dev", "rl", "test"), Path("data/models/sft")
 
 
 def add_debug(commands: Commands) -> None:
@@ -25,7 +28,7 @@ def add_debug(commands: Commands) -> None:
     parser.add_argument("--model", type=Path, help="who plays on: a model's folder (by default that of its stage)")
     parser.add_argument("--endpoint", metavar="NAME", help="a model of the OpenAI-compatible endpoint plays on")
     parser.add_argument("--expert", action="store_true", help="the world's expert plays on")
-    parser.add_argument("--live", metavar="SPLIT", help="play tasks of dev, rl or test, and hold episodes at --break")
+    parser.add_argument("--live", choices=LIVE_SPLITS, help="play tasks of this split, and hold episodes at --break")
     parser.add_argument("--break", dest="condition", default="error", help="where to hold: `tool get_macd`, error, …")
     parser.add_argument("--num-tasks", type=int, default=32, help="tasks that --live plays (32)")
     parser.add_argument("--params", type=Path, help="play by this params.yaml, not by what the run had")
@@ -42,9 +45,7 @@ def add_debug(commands: Commands) -> None:
         parser = add_command(edits, name, command)
         parser.add_argument("edit", help="an edit's id, or its beginning")
         if command is verify_edit:
-            parser.add_argument(
-                "--model", type=Path, default=Path("data/models/sft"), help="whose plays (data/models/sft)"
-            )
+            parser.add_argument("--model", type=Path, default=SFT, help=f"whose plays ({SFT})")
             parser.add_argument("--num", type=int, default=8, help="plays with and without the edit (8)")
 
 
@@ -53,7 +54,7 @@ def debug(
     model: Path | None,
     endpoint: str | None,
     expert: bool,
-    live: str | None,
+    live: "Split | None",
     condition: str,
     num_tasks: int,
     params: Path | None,
@@ -67,9 +68,7 @@ def debug(
 
     author = {"who": getpass.getuser(), "code": str(read_version(Path.cwd()))}
     if (episode is None) == (live is None):
-        raise ConfigurationError(
-            "name an episode of `posttrain traces list`, or --live with a split whose tasks to play"
-        )
+        raise ConfigurationError("name an episode of `posttrain traces list`, or --live with a split")
     if live is not None:
         _debug_live(live, num_tasks, condition, model, endpoint, expert, params or Path("params.yaml"), author)
         return
@@ -93,7 +92,7 @@ def debug(
 
 
 def _debug_live(
-    split: str,
+    split: "Split",
     num_tasks: int,
     condition: str,
     model: Path | None,
@@ -108,12 +107,10 @@ def _debug_live(
 
     knobs = load_params(params)
     domain = make_domain(knobs.world)
-    if split not in (splits := ("dev", "rl", "test")):
-        raise ConfigurationError(f"--live plays tasks of {', '.join(splits)}, and not of {split!r}")
     tasks = tasks_of(domain, split, knobs.world, at_most=num_tasks)
-    model = model or (None if endpoint or expert else Path("data/models/sft"))
-    players = [_player(domain, knobs.agent, model, endpoint) for _ in range(2)]
-    debug_live(LiveEpisodes(tasks, *players, condition, seed=knobs.seed), **author)
+    model = model or (None if endpoint or expert else SFT)
+    player, beside = (_player(domain, knobs.agent, model, endpoint) for _ in range(2))
+    debug_live(LiveEpisodes(tasks, player, beside, condition, seed=knobs.seed), **author)
 
 
 def _player(domain: "Domain", agent: "AgentParams", model: Path | None, endpoint: str | None) -> "Player":
