@@ -66,11 +66,11 @@ def debug(
     data/edits; nothing else is changed."""
     from posttrain.provenance.code_version import read_version
 
-    author = {"who": getpass.getuser(), "code": str(read_version(Path.cwd()))}
+    who, code = getpass.getuser(), str(read_version(Path.cwd()))
     if (episode is None) == (live is None):
         raise ConfigurationError("name an episode of `posttrain traces list`, or --live with a split")
     if live is not None:
-        _debug_live(live, num_tasks, condition, model, endpoint, expert, params or Path("params.yaml"), author)
+        _debug_live(live, num_tasks, condition, model, endpoint, expert, params or Path("params.yaml"), who, code)
         return
     from posttrain.debug.session import Session
     from posttrain.debug.terminal import Debugger
@@ -84,7 +84,7 @@ def debug(
     player = _player(make_domain(world), agent, model or by_default, endpoint)
     session = Session(stored.traced.task, stored.traced.trajectory, player)
     session.go_to(at)
-    debugger = Debugger(session, **author)
+    debugger = Debugger(session, who=who, code=code)
     if suggest:
         debugger.do_suggest("")
     else:
@@ -99,7 +99,8 @@ def _debug_live(
     endpoint: str | None,
     expert: bool,
     params: Path,
-    author: dict[str, str],
+    who: str,
+    code: str,
 ) -> None:
     from posttrain.config.params import load_params
     from posttrain.debug.live import LiveEpisodes, debug_live
@@ -110,7 +111,7 @@ def _debug_live(
     tasks = tasks_of(domain, split, knobs.world, at_most=num_tasks)
     model = model or (None if endpoint or expert else SFT)
     player, beside = (_player(domain, knobs.agent, model, endpoint) for _ in range(2))
-    debug_live(LiveEpisodes(tasks, player, beside, condition, seed=knobs.seed), **author)
+    debug_live(LiveEpisodes(tasks, player, beside, condition, seed=knobs.seed), who=who, code=code)
 
 
 def _player(domain: "Domain", agent: "AgentParams", model: Path | None, endpoint: str | None) -> "Player":

@@ -79,8 +79,15 @@ class Silent:
     def release(self, episode): ...
 
 
-def play(forks, policy, **options):
-    return play_on(forks, policy, domain=DOMAIN, limits=LIMITS, **options)
+def play(forks, policy, max_turns=LIMITS.max_turns, **options):
+    limits = LIMITS.model_copy(update={"max_turns": max_turns})
+    return play_on(forks, policy, domain=DOMAIN, limits=limits, **options)
+
+
+def codec_policy(codec, whole, at):
+    """A model that has one turn of the episode."""
+    script = {whole.seed: [codec.encode_assistant(own(whole)[at - 1])]}
+    return TokenPolicy(ScriptedEngine(script), codec, temperature=0.0)
 
 
 def test_an_engine_that_has_only_the_rest_gives_the_recorded_episode(codec, recorded):
@@ -91,6 +98,19 @@ def test_an_engine_that_has_only_the_rest_gives_the_recorded_episode(codec, reco
     assert {len(branch.differences) for branch in branches} == {0}
     assert len(engine.requests) == sum(fork.num_dropped for fork in forks)
     assert {fork.at for fork in forks} >= {1, 2, 3}
+
+
+def test_turn_by_turn_the_recorded_episode_comes_out(codec, recorded):
+    """Each step plays one turn on from where the step before it was stopped."""
+    for task, whole in list(zip(TASKS, recorded, strict=True))[:6]:
+        played = play([Fork(task, whole, 1)], codec_policy(codec, whole, 1), codec=codec, max_turns=1)
+        for at in range(2, len(whole.turns) + 1):
+            assert played[0].trajectory.stop_reason is StopReason.TURN_LIMIT
+            fork = Fork(task, played[0].trajectory, at)
+            played = play([fork], codec_policy(codec, whole, at), codec=codec, max_turns=at)
+        assert (played[0].trajectory, played[0].differences) == (whole, ())
+    with pytest.raises(DataError, match="cannot be played on from turn"):
+        play([Fork(task, whole, len(whole.turns) + 1)], EXPERT)
 
 
 def test_without_a_codec_the_messages_are_given_back(recorded):
