@@ -11,6 +11,7 @@ from posttrain.models.loading import load_codec, load_model
 from posttrain.models.token_logprobs import agent_scores
 from posttrain.rollout.engines.choice import make_engine
 from posttrain.rollout.episode import Episode, Reply
+from posttrain.rollout.episode_sampler import check_prompts
 from posttrain.rollout.openai_policy import OpenAiPolicy
 from posttrain.rollout.params import AgentParams
 from posttrain.rollout.play_on import Branch, Fork, ToolMode, play_on
@@ -80,7 +81,10 @@ def model_player(model: Path, domain: Domain, limits: AgentParams) -> Player:
     """A model by its folder. Raises ConfigurationError where it cannot be loaded."""
     codec, network = load_codec(model), load_model(model).eval()
     engine = make_engine(
-        network, max_context_tokens=limits.max_context_tokens, check_prompts=list, stop_ids=codec.stop_ids
+        network,
+        max_context_tokens=limits.max_context_tokens,
+        check_prompts=lambda: check_prompts(codec, domain),
+        stop_ids=codec.stop_ids,
     )
 
     def entropies(token_ids: Sequence[int]) -> list[float]:

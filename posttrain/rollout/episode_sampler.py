@@ -49,7 +49,7 @@ class EpisodeSampler:
             self._engine = make_engine(
                 self._model,
                 max_context_tokens=self._limits.max_context_tokens,
-                check_prompts=self._check_prompts,
+                check_prompts=lambda: check_prompts(self._codec, self._domain),
                 stop_ids=self._codec.stop_ids,
             )
         else:
@@ -85,12 +85,13 @@ class EpisodeSampler:
         )
         return [self._reward.score(trajectory, task) for trajectory, task in zip(trajectories, tasks, strict=True)]
 
-    def _check_prompts(self) -> list[list[int]]:
-        tasks = self._domain.tasks("dev", NUM_CHECKS)
-        return [
-            self._codec.encode_prompt(task.messages, [self._domain.tools[name].schema() for name in task.tools])
-            for task in tasks
-        ]
+
+def check_prompts(codec: ChatCodec, domain: Domain) -> list[list[int]]:
+    """Prompts on which a server's weights are checked: those of the first dev tasks."""
+    return [
+        codec.encode_prompt(task.messages, [domain.tools[name].schema() for name in task.tools])
+        for task in domain.tasks("dev", NUM_CHECKS)
+    ]
 
 
 class Player(Protocol):
