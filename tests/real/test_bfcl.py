@@ -10,7 +10,9 @@ import yaml
 
 from benchmarks.foreign.bfcl import measure, our_outcome, their_verdict
 from benchmarks.foreign.bfcl_plays import Play, gold_play, some_call
+from posttrain.debug.player import Player
 from posttrain.rollout.episodes import run_episodes
+from posttrain.rollout.play_on import Fork, play_on
 from posttrain.rollout.policy import ScriptedPolicy
 from posttrain.types import Message, StopReason, ToolCall, Trajectory
 from posttrain.worlds.bfcl import package
@@ -384,3 +386,18 @@ def test_a_turn_of_just_as_many_steps_as_are_allowed_is_no_forced_end():
     assert not any(world.is_over() for _ in range(package.max_steps()))
     assert world.user_reply(Message("assistant", "Done.")) is None
     assert not world.is_over(), "it ends because the user has no more to say"
+
+
+def test_an_episode_is_played_on_from_every_turn_and_its_state_is_that_before_the_turn():
+    domain = domain_of()
+    tasks = domain.tasks("dev", 40)
+    recorded, _ = outcomes(tasks, gold_expert)
+    for at in (1, 2, 4, 7):
+        forks = [Fork(task, one, at) for task, one in zip(tasks, recorded, strict=True) if len(one.turns) >= at]
+        branches = play_on(forks, ScriptedPolicy(gold_expert), domain=domain, limits=LIMITS)
+        assert [branch.trajectory.messages for branch in branches] == [fork.trajectory.messages for fork in forks]
+        assert not [branch for branch in branches if branch.differences]
+    player = Player("nobody", domain, LIMITS, lambda _: ScriptedPolicy(gold_expert))
+    states = [player.world_state(Fork(tasks[0], recorded[0], at)) for at in range(1, len(recorded[0].turns) + 1)]
+    assert all("." in line and " = " in line for line in states[0].splitlines())
+    assert len(set(states)) > 1

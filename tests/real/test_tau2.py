@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from posttrain.rollout.episodes import run_episodes
+from posttrain.rollout.play_on import Fork, play_on
 from posttrain.rollout.policy import ScriptedPolicy, expert_policy
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import StopReason
@@ -187,3 +188,22 @@ def test_another_domain_that_is_packaged_alike_needs_no_code(tmp_path, monkeypat
 
 def iter_say(words):
     yield say(words)
+
+
+def test_a_flawed_episode_is_played_on_from_every_turn_and_mended_from_its_first(domain):
+    """The recorded answers come again from another database, and the expert mends the failure."""
+    from benchmarks.foreign.tau2 import LIMITS, all_tasks
+
+    tasks = all_tasks(domain)[:12]
+    flawed = expert_policy(domain, is_flawless=False, reasoning_frac=0.0)
+    recorded = run_episodes(flawed, tasks, domain=domain, limits=LIMITS, seeds=range(12))
+    whole = list(zip(tasks, recorded, strict=True))
+    for at in range(1, max(len(one.turns) for one in recorded) + 1):
+        forks = [Fork(task, one, at) for task, one in whole if len(one.turns) >= at]
+        branches = play_on(forks, flawed, domain=domain, limits=LIMITS)
+        assert [branch.trajectory.messages for branch in branches] == [fork.trajectory.messages for fork in forks]
+        assert not [branch for branch in branches if branch.differences]
+    failed = [Fork(task, one, 1) for task, one in whole if not one.is_success]
+    right = play_on(failed, expert_policy(domain, is_flawless=True, reasoning_frac=0.0), domain=domain, limits=LIMITS)
+    assert failed
+    assert all(branch.is_success for branch in right)
