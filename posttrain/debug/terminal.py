@@ -1,6 +1,7 @@
 """The debugger in a terminal: each method `do_NAME` is a command, explained by its docstring."""
 
 import cmd
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,15 @@ class Debugger(cmd.Cmd):
         self.session, self._who, self._code, self._edits = session, who, code, edits
 
     def preloop(self) -> None:
+        if not sys.stdin.isatty():
+            self.prompt = ""
         self.do_turns("")
+
+    def precmd(self, line: str) -> str:
+        """Commands of a pipe are shown beside what they say."""
+        if not self.prompt and line != "EOF":
+            self.say(f"(debug) {line}")
+        return line
 
     def onecmd(self, line: str) -> bool:
         """Run one command; a wrong one is explained and changes nothing."""
