@@ -74,9 +74,9 @@ def row_of(read: Mapping[str, Any], fields: Fields, *, stop_tools: Collection[st
     return row
 
 
-def own_columns(about: Mapping[str, Any], tokens: Mapping[str, Any]) -> dict[str, Any]:
+def own_columns(about: Mapping[str, Any]) -> dict[str, Any]:
     """Columns of an episode that `traces export` wrote, in spans as JSON text."""
-    told = {key: from_json(value, key) if key in _STRUCTURED else value for key, value in {**about, **tokens}.items()}
+    told = {key: from_json(value, key) if key in _STRUCTURED else value for key, value in about.items()}
     own = {key: told[key] for key in _COLUMNS if key not in ("success", "reward") and told.get(key) is not None}
     played = {key: told[key] for key in (*_STRUCTURED[:5], "policy_version", "num_forks", "failure") if key in told}
     return {**own, "played": {**played, "reward": told.get("reward"), "outcome": told.get("outcome")}}
@@ -121,11 +121,13 @@ def _outcome(record: Mapping[str, Any], key: str) -> Outcome | None:
 
 def _grades(evaluations: Mapping[str, Any]) -> dict[str, Any]:
     """`success` in any spelling, `reward`, and what else was evaluated as `grades`."""
-    names = SPELLINGS["record"]["success"]
-    passed = next((_PASSED.get(str(evaluations[name]).lower()) for name in names if name in evaluations), None)
-    others = {name: value for name, value in evaluations.items() if name not in ("reward", *names)}
-    known = {"success": passed, "reward": evaluations.get("reward"), "grades": others}
-    return {name: value for name, value in known.items() if value is not None}
+    names, given = SPELLINGS["record"]["success"], {key: one for key, one in evaluations.items() if one is not None}
+    found = [_PASSED.get(str(given[name]).lower(), given[name]) for name in names if name in given]
+    if len(set(found)) > 1:
+        raise ValueError("it is evaluated as a success and as none")
+    known = {"success": found[0]} if found else {}
+    known |= {"reward": given["reward"]} if "reward" in given else {}
+    return {**known, "grades": {key: one for key, one in given.items() if key not in ("reward", *names)}}
 
 
 def _as_played(trajectory: Trajectory, played: Mapping[str, Any]) -> Trajectory:

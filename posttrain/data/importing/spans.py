@@ -72,7 +72,7 @@ def read_otel(fields: Fields) -> Mapping[str, Any]:
         "tools": next(filter(None, map(_tools, reversed(values))), None),
         "seed": told[-1].get("gen_ai.request.seed"),
         "evaluations": {one[name]: one.get(value, one.get(label)) for one in graded},
-        **(own_columns(about, {}) if about else {}),
+        **(own_columns(about) if about else {}),
     }
 
 
@@ -140,7 +140,7 @@ def _tools(values: Mapping[str, Any]) -> list[Any]:
 def _spans_in(item: Any) -> list[Any] | None:
     """The spans of OTLP, or the item where it is one; None where it is neither."""
     try:
-        if "resourceSpans" in item:
+        if set(item) == {"resourceSpans"}:
             found = [
                 one for resource in item["resourceSpans"] for scope in resource["scopeSpans"] for one in scope["spans"]
             ]
