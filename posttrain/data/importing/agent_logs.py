@@ -38,7 +38,8 @@ def read_atif(fields: Fields) -> Mapping[str, Any]:
     steps, agent, unread = listed(fields.raw("steps"), "steps"), fields.raw("agent"), fields.unread
     fields.raw("schema_version", "session_id", "trajectory_id")
     extra = {**((fields.raw("final_metrics") or {}).get("extra") or {}), **(fields.raw("extra") or {})}
-    own, tokens = extra.pop("posttrain", None), _tokens(steps, unread)
+    own = extra.pop("posttrain", None) or {}
+    tokens = _tokens(steps, own.get("token_ids_after") or [], unread)
     grades = {name: extra.pop(name, None) for name in ("reward", *SPELLINGS["record"]["success"])}
     grades |= extra.pop("scores", None) or {}
     _report(unread, "extra", extra)
@@ -46,7 +47,7 @@ def read_atif(fields: Fields) -> Mapping[str, Any]:
     return {
         "messages": [message for step in steps for message in _atif_messages(step, unread)],
         "tools": agent.get("tool_definitions"),
-        "evaluations": grades,
+        "evaluations": {} if own else grades,
         **(own_columns({**own, **tokens}) if own else {"played": tokens}),
     }
 
@@ -76,7 +77,7 @@ def _atif_call(call: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": call["tool_call_id"], "name": call["function_name"], "arguments": arguments, "extra": extra}
 
 
-def _tokens(steps: list[Any], unread: set[str]) -> dict[str, list[Any]]:
+def _tokens(steps: list[Any], after: list[int], unread: set[str]) -> dict[str, list[Any]]:
     """Token ids, mask and log-probabilities of the episode; none, and reported, where a prompt does
     not begin with all before it, or a step has no log-probabilities."""
     ids, mask, logprobs = list[int](), list[int](), list[float]()
@@ -88,7 +89,8 @@ def _tokens(steps: list[Any], unread: set[str]) -> dict[str, list[Any]]:
             return {}
         new = [0] * (len(read) - len(ids))
         ids, mask, logprobs = [*read, *own], [*mask, *new, *[1] * len(own)], [*logprobs, *map(float, new), *told]
-    return {"token_ids": ids, "mask": mask, "logprobs": logprobs} if ids else {}
+    ids, mask, logprobs = ids + after, mask + [0] * len(after), logprobs + [0.0] * len(after)
+    return {"token_ids": ids, "mask": mask, "logprobs": logprobs} if 1 in mask else {}
 
 
 def is_swe_agent(record: Mapping[str, Any]) -> bool:

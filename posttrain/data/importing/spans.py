@@ -19,7 +19,7 @@ _TOOLS = ("execute_tool", "TOOL")
 _READ = re.compile(  # attributes that are read, or say how a model was called and what it cost
     r"gen_ai\.(operation|provider|system|request|response|usage|agent|conversation|tool|input|output|prompt|completion"
     r"|system_instructions|evaluation\.(name|score))\b.*|(input|output)\.(value|mime_type)|openinference\.span\.kind"
-    r"|posttrain\..*|llm\.(input_messages|output_messages|model_name|token_count|tools|request|provider|system)\b.*"
+    r"|error\.type|posttrain\..*|llm\.(input_messages|output_messages|model_name|token_count|tools|request|provider|system)\b.*"
 )
 _FLAT = (("gen_ai.prompt", "gen_ai.completion"), ("llm.input_messages", "llm.output_messages"))
 
@@ -71,22 +71,25 @@ def read_otel(fields: Fields) -> Mapping[str, Any]:
         "messages": messages,
         "tools": next(filter(None, map(_tools, reversed(values))), None),
         "seed": told[-1].get("gen_ai.request.seed"),
-        "evaluations": {one[name]: one.get(value, one.get(label)) for one in graded},
+        "evaluations": {one[name]: one.get(value, one.get(label)) for one in graded if not about},
         **(own_columns(about) if about else {}),
     }
 
 
 def _conversation(said: list[tuple[list[Any], list[Any]]], unread: set[str]) -> list[Any]:
     """The messages of the longest chat, those of the agent as the chats wrote them."""
-    own = {words_of(one): one for _, written in said for one in written}
     read, written = max(said, key=lambda one: len(one[0]) + len(one[1]))
-    words = [words_of(one) for one in [*read, *written]]
-    unread.update(["spans: chats of other conversations"] if set(own) - set(words) else [])
+    messages = [*read, *written]
+    words, own = list(map(words_of, messages)), {}
+    for before, after in said:
+        for at, one in enumerate(after, len(before)):
+            if words[at : at + 1] == [words_of(one)]:
+                own[at] = one
+            else:
+                unread.add("spans: chats of other conversations")
     put = {"weight": 0} if len(said) > 1 else {}
-    return [
-        one if role_of(one) != "assistant" else own.get(key) or {**one, **put}
-        for key, one in zip(words, [*read, *written], strict=True)
-    ]
+    others = [{**one, **put} if role_of(one) == "assistant" else one for one in messages]
+    return [own.get(at, one) for at, one in enumerate(others)]
 
 
 def _said(values: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
@@ -131,10 +134,11 @@ def _listed(value: Any) -> Any:
 def _tools(values: Mapping[str, Any]) -> list[Any]:
     given = from_json(values.get("gen_ai.tool.definitions"), "gen_ai.tool.definitions")
     given = given or [from_json(one["tool"]["json_schema"], "a tool") for one in _nested(values, "llm.tools")]
-    bare = [
-        {key: one[key] for key in one if key != "type"} for one in given or _nested(values, "llm.request.functions")
+    bare = {"type": "function"}
+    return [
+        one if "function" in one else {**bare, "function": {key: one[key] for key in one if key != "type"}}
+        for one in given or _nested(values, "llm.request.functions")
     ]
-    return [one if "function" in one else {"type": "function", "function": one} for one in bare]
 
 
 def _spans_in(item: Any) -> list[Any] | None:
