@@ -96,7 +96,7 @@ def _said(values: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
     """The messages that a chat read and wrote."""
     keys = ("gen_ai.system_instructions", "gen_ai.input.messages", "gen_ai.output.messages")
     head, read, written = (from_json(values.get(key), key) or [] for key in keys)
-    if head and not (read and role_of(read[0]) == "system"):
+    if head and (read or written) and not (read and role_of(read[0]) == "system"):
         read = [{"role": "system", "parts": head}, *read]
     for names in _FLAT if not (read or written) else ():
         read, written = ([*read, *map(_message, _nested(values, name))] for name in names)
