@@ -100,6 +100,18 @@ def test_messages_of_the_agent_that_no_chat_wrote_are_not_trained_on_and_other_c
     assert imported.unread["spans: chats of other conversations"] == 1
 
 
+def test_the_older_attributes_of_openllmetry_are_messages(read):
+    told = {
+        **{"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "Tencent?", "gen_ai.prompt.1.role": "assistant"},
+        **{"gen_ai.prompt.1.tool_calls.0.id": "c1", "gen_ai.prompt.1.tool_calls.0.name": "quote"},
+        **{"gen_ai.prompt.1.tool_calls.0.arguments": '{"code":"00700.HK"}', "gen_ai.prompt.2.role": "tool"},
+        **{"gen_ai.prompt.2.content": "380.20", "gen_ai.prompt.2.tool_call_id": "c1"},
+        **{"gen_ai.completion.0.role": "assistant", "gen_ai.completion.0.content": "380.20"},
+        **{"gen_ai.completion.0.finish_reason": "stop", "gen_ai.operation.name": "chat"},
+    }
+    assert said(read({"trace_id": "1", "attributes": told})) == QUOTED[1:]
+
+
 def test_a_result_that_no_chat_read_comes_from_the_span_of_its_tool(read):
     record = sample("otel")
     del spans_of(record)[3]
@@ -199,6 +211,7 @@ def test_openhands_events_are_messages_and_the_report_is_the_outcome(read):
     assert (played.outcome.success, played.stop_reason, played.task_id) == (True, StopReason.STOP_TOOL, "repo-1")
     assert imported.unread == {"events: agent_state_changed": 1, "test_result: git_patch": 1}
     events = record["history"]
+    assert said(read(*events)) == expected
     assert said(read({**record, "history": [events[:2], events[2:4], events[4:]]})) == expected
 
 

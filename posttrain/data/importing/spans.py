@@ -24,20 +24,26 @@ _READ = re.compile(  # attributes that are read, or say how a model was called a
 _FLAT = (("gen_ai.prompt", "gen_ai.completion"), ("llm.input_messages", "llm.output_messages"))
 
 
-def join_spans(items: Iterable[Any]) -> Iterator[Any]:
-    """What is no span as it comes, then a record `spans` for each conversation."""
+def join_parts(items: Iterable[Any]) -> Iterator[Any]:
+    """Whole records as they come, then a record `spans` for each conversation that spans tell, and
+    a `history` of OpenHands' events that stand alone."""
     traces: dict[str, list[Any]] = {}
+    events: list[Any] = []
     for item in items:
-        if (spans := _spans_in(item)) is None:
+        if isinstance(item, Mapping) and "source" in item and {"action", "observation"} & set(item):
+            events.append(item)
+        elif (spans := _spans_in(item)) is None:
             yield item
-        for span in spans or ():
-            trace = span.get("traceId") or span.get("trace_id") or span.get("context", {}).get("trace_id")
-            traces.setdefault(str(trace), []).append(span)
+        else:
+            for span in spans:
+                trace = span.get("traceId") or span.get("trace_id") or span.get("context", {}).get("trace_id")
+                traces.setdefault(str(trace), []).append(span)
     conversations: dict[str, list[Any]] = {}
     for trace, spans in traces.items():
         names = (_values(span).get("gen_ai.conversation.id") for span in spans)
         conversations.setdefault(str(next(filter(None, names), trace)), []).extend(spans)
     yield from ({"spans": spans} for spans in conversations.values())
+    yield from [{"history": events}] if events else []
 
 
 def read_otel(fields: Fields) -> Mapping[str, Any]:
