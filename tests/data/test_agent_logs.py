@@ -102,12 +102,19 @@ def test_messages_of_the_agent_that_no_chat_wrote_are_not_trained_on_and_other_c
 
 def test_the_older_attributes_of_openllmetry_are_messages(read):
     told = {
-        **{"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "Tencent?", "gen_ai.prompt.1.role": "assistant"},
-        **{"gen_ai.prompt.1.tool_calls.0.id": "c1", "gen_ai.prompt.1.tool_calls.0.name": "quote"},
-        **{"gen_ai.prompt.1.tool_calls.0.arguments": '{"code":"00700.HK"}', "gen_ai.prompt.2.role": "tool"},
-        **{"gen_ai.prompt.2.content": "380.20", "gen_ai.prompt.2.tool_call_id": "c1"},
-        **{"gen_ai.completion.0.role": "assistant", "gen_ai.completion.0.content": "380.20"},
-        **{"gen_ai.completion.0.finish_reason": "stop", "gen_ai.operation.name": "chat"},
+        "gen_ai.operation.name": "chat",
+        "gen_ai.prompt.0.role": "user",
+        "gen_ai.prompt.0.content": "Tencent?",
+        "gen_ai.prompt.1.role": "assistant",
+        "gen_ai.prompt.1.tool_calls.0.id": "c1",
+        "gen_ai.prompt.1.tool_calls.0.name": "quote",
+        "gen_ai.prompt.1.tool_calls.0.arguments": '{"code":"00700.HK"}',
+        "gen_ai.prompt.2.role": "tool",
+        "gen_ai.prompt.2.content": "380.20",
+        "gen_ai.prompt.2.tool_call_id": "c1",
+        "gen_ai.completion.0.role": "assistant",
+        "gen_ai.completion.0.content": "380.20",
+        "gen_ai.completion.0.finish_reason": "stop",
     }
     assert said(read({"trace_id": "1", "attributes": told})) == QUOTED[1:]
 

@@ -104,8 +104,9 @@ def _said(values: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
     head, read, written = (from_json(values.get(key), key) or [] for key in keys)
     if head and (read or written) and not (read and role_of(read[0]) == "system"):
         read = [{"role": "system", "parts": head}, *read]
-    for names in _FLAT if not (read or written) else ():
-        read, written = ([*read, *map(_message, _nested(values, name))] for name in names)
+    for names in _FLAT:
+        if not (read or written):
+            read, written = ([_message(one) for one in _nested(values, name)] for name in names)
     return read, [{key: one[key] for key in one if key != "finish_reason"} for one in written]
 
 
