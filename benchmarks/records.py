@@ -256,6 +256,66 @@ def _tau_bench(meant: Meaning) -> Record:
     return {"task_id": 1, "trial": 0, "reward": float(bool(meant.success)), "traj": chat["messages"], "info": {}}
 
 
+def _spans(meant: Meaning) -> Record:
+    """OpenTelemetry's spans: a chat for each message of the agent, and an evaluation."""
+    messages = _telemetry(meant)["messages"]
+    own = [at for at, one in enumerate(messages) if one["role"] == "assistant"]
+    tools = [{"type": "function", **one} for one in copy.deepcopy(_FUNCTIONS)]
+    spans: list[Record] = []
+    for at in own:
+        said = {"gen_ai.input.messages": json.dumps(messages[:at]), "gen_ai.output.messages": [messages[at]]}
+        about = {"gen_ai.operation.name": "chat", "gen_ai.tool.definitions": tools, **copy.deepcopy(said)}
+        spans.append({"traceId": "1", "startTimeUnixNano": str(at), "attributes": about, "events": []})
+    values = {"gen_ai.evaluation.name": "success", "gen_ai.evaluation.score.value": float(bool(meant.success))}
+    if meant.success is not None:
+        spans[0]["events"] = [{"name": "gen_ai.evaluation.result", "attributes": values}]
+    return {"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}
+
+
+def _atif(meant: Meaning) -> Record:
+    told = [("system", meant.system), ("user", meant.task)]
+    steps: list[Record] = [{"source": source, "message": text} for source, text in told if text]
+    for turn, step in enumerate(meant.steps):
+        calls = [
+            {"tool_call_id": f"a{turn}_{at}", "function_name": name, "arguments": dict(given)}
+            for at, (name, given) in enumerate(step.calls)
+        ]
+        results = [{"source_call_id": f"a{turn}_{at}", "content": result} for at, result in enumerate(step.results)]
+        called = {"tool_calls": calls, "observation": {"results": results}} if calls else {}
+        steps.append({"source": "agent", "message": step.said, **called})
+    numbered = [{"step_id": number, **one} for number, one in enumerate(steps, 1)]
+    agent = {"name": "a", "version": "1", "tool_definitions": copy.deepcopy(TOOLS)}
+    extra = {} if meant.success is None else {"extra": {"success": meant.success}}
+    return {"schema_version": "ATIF-v1.8", "agent": agent, "steps": numbered, **extra}
+
+
+def _swe_agent(meant: Meaning) -> Record:
+    history = _openai(meant)["messages"]
+    for message in (one for one in history if one["role"] == "tool"):
+        message["tool_call_ids"] = [message.pop("tool_call_id")]
+        del message["name"]
+    return _judged({"trajectory": [], "history": history, "info": {"exit_status": None}}, meant, None)
+
+
+def _openhands(meant: Meaning) -> Record:
+    system = [{"action": "system", "source": "agent", "args": {"content": meant.system}}] if meant.system else []
+    events: list[Record] = [*system, {"action": "message", "source": "user", "args": {"content": meant.task}}]
+    for turn, message in enumerate(one for one in _openai(meant)["messages"] if one["role"] in ("assistant", "tool")):
+        if message["role"] == "tool":
+            called = {"tool_call_id": message["tool_call_id"]}
+            events.append({"observation": "run", "source": "agent", "content": message["content"], "cause": turn})
+            events[-1]["tool_call_metadata"] = called
+        elif message.get("tool_calls"):
+            response = {"id": str(turn), "choices": [{"message": message}]}
+            for call in message["tool_calls"]:
+                called = {"tool_call_id": call["id"], "model_response": copy.deepcopy(response)}
+                events.append({"action": "run", "source": "agent", "args": {}, "tool_call_metadata": called})
+        else:
+            events.append({"action": "message", "source": "agent", "args": {"content": message["content"]}})
+    report = {} if meant.success is None else {"report": {"resolved": meant.success}}
+    return {"instance_id": "i", "history": events, "test_result": report}
+
+
 def _judged(record: Record, meant: Meaning, tools: Any = TOOLS) -> Record:
     """The record with its tools, and what people said of it."""
     success = {} if meant.success is None else {"success": meant.success}
@@ -278,6 +338,10 @@ FORMATS: Mapping[str, Callable[[Meaning], Record]] = {
     "openai preference": _openai_preference,
     "telemetry": _telemetry,
     "tau_bench": _tau_bench,
+    "spans": _spans,
+    "atif": _atif,
+    "swe_agent": _swe_agent,
+    "openhands": _openhands,
 }
 
 
@@ -389,7 +453,7 @@ def _text_of(message: Record) -> str:
 
 def _unlearnt(draw: random.Random, record: Record, meant: Meaning) -> Meaning | None:
     own = [one for one in _chats(record) if _speaker(one) in ("assistant", "gpt", "function_call")]
-    if len(own) != len(meant.steps) or len(own) < 2:
+    if len(own) != len(meant.steps) or len(own) < 2 or "instance_id" in record:  # OpenHands repeats a message by call
         return None
     place = draw.randrange(len(own))
     names = {"weight": 0, "loss": False, "train": False, "training": False, "loss_weight": 0.0}

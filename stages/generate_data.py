@@ -7,6 +7,7 @@ outcome.
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from posttrain.data.files import write_jsonl
@@ -81,7 +82,12 @@ def _imported(run: StageRun, source: ImportSource, domain: Domain) -> tuple[list
         print(f"{path}: {unread}", file=sys.stderr, flush=True)
     refuse_too_many_bad(imported, max_quarantine_frac=accepted, source=path)
     imported = match_world_tools(imported, domain.tools, world=params.world.type, max_other_frac=accepted)
-    return split_off_dev(imported.rows, source.dev_frac), imported.bad
+    rows = [
+        # token ids are those of the recording model's tokenizer, and ours may be another
+        replace(row, trajectory=replace(row.trajectory, token_ids=(), mask=(), logprobs=()))
+        for row in imported.rows
+    ]
+    return split_off_dev(rows, source.dev_frac), imported.bad
 
 
 if __name__ == "__main__":

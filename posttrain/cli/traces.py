@@ -6,14 +6,16 @@ the library that the stages compute with.
 
 import argparse
 import contextlib
+import functools
+import json
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posttrain.cli.command import Commands, add_command, add_commands
-from posttrain.runtime.exits import ConfigurationError, DataError
+from posttrain.runtime.exits import ConfigurationError, DataError, StageError
 from posttrain.traces.location import VARIABLE, trace_location
 from posttrain.traces.query import EpisodeFilter, count_matching, lines, matching, parse_steps, runs, similar_tool
 from posttrain.traces.store import open_to_read, typed_errors
@@ -37,6 +39,13 @@ def add_traces(commands: Commands) -> None:
     add_command(traces, "show", show, parents=[one_episode])
     parser = add_command(traces, "export", export, parents=[conditions])
     parser.add_argument("--limit", type=_positive, help="only the newest; all by default")
+    parser.add_argument(
+        "--format",
+        dest="file_format",
+        choices=["jsonl", "otel", "atif"],
+        default="jsonl",
+        help="OpenAI messages (the default), OpenTelemetry's OTLP, or ATIF v1.8; an object a line",
+    )
     parser = add_command(traces, "replay", replay, parents=[one_episode])
     parser.add_argument("--model", type=Path, help="a model's folder: feed the token ids back, not the messages")
     parser.add_argument("--params", type=Path, help="play by this params.yaml, not by what the run had")
@@ -94,15 +103,21 @@ def show(episode: int) -> None:
         print(conversation(read_stored(connection, episode)))
 
 
-def export(limit: int | None, **conditions: Any) -> None:
-    """The episodes that meet all conditions as JSONL on stdout, newest first: OpenAI messages,
-    tokens, mask, log-probs, turns, scores, reward."""
-    from posttrain.traces.reading import export_line, read_episodes
+def export(limit: int | None, file_format: str, **conditions: Any) -> None:
+    """The episodes that meet all conditions as JSON lines on stdout, newest first: OpenAI messages,
+    tokens, mask, log-probs, turns, scores, reward; or as `--format` says."""
+    from posttrain.traces import atif, otel, reading
 
+    schemas = functools.lru_cache(lambda world: _schemas(json.loads(world)))
     with open_store() as connection:
         wanted = EpisodeFilter(**conditions)
-        for found in read_episodes(connection, matching(connection, wanted, limit=limit)):
-            sys.stdout.buffer.write(f"{export_line(found)}\n".encode())
+        for found in reading.read_episodes(connection, matching(connection, wanted, limit=limit)):
+            if file_format == "jsonl":
+                line = reading.export_line(found)
+            else:
+                tools = schemas(json.dumps(found.run.settings.get("world")))
+                line = otel.otel_line(found, tools) if file_format == "otel" else atif.atif_line(found, tools)
+            sys.stdout.buffer.write(f"{line}\n".encode())
         _hint(connection, wanted)
 
 
@@ -169,6 +184,18 @@ def recorded_settings(run: "Run", params: Path | None) -> tuple["WorldParams", "
             f"the run had other knobs than this code knows ({str(error).splitlines()[0]}): "
             "play by today's with --params params.yaml"
         ) from error
+
+
+def _schemas(world: Any) -> Mapping[str, Mapping[str, Any]]:
+    """The tools of a recorded world; none, with a line on stderr, where it cannot be made any
+    more."""
+    from posttrain.worlds.catalog import make_domain, world_params
+
+    try:
+        return {name: tool.schema() for name, tool in make_domain(world_params(world)).tools.items()}
+    except (StageError, ValueError, LookupError, TypeError) as error:
+        print(f"a run's tools are exported by name only: {str(error).splitlines()[0]}", file=sys.stderr)
+        return {}
 
 
 def _hint(connection: sqlite3.Connection, wanted: EpisodeFilter) -> None:

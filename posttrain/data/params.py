@@ -7,7 +7,8 @@ from pydantic import Field
 from posttrain.runtime.knobs import Count, Frac, PositiveFrac, Section, SmallCount
 
 # names in posttrain/data/importing/importer.py; a test compares
-ImportFormat = Literal["tau_bench", "tau2", "xlam", "agentgym", "sharegpt", "openai", "trl", "bfcl"]
+_Logs = Literal["otel", "atif", "swe_agent", "openhands"]
+ImportFormat = Literal["tau_bench", "tau2", "xlam", "agentgym", "sharegpt", "openai", "trl", "bfcl", _Logs]
 
 
 class ScriptedSource(Section):

@@ -5,7 +5,7 @@ import json
 import math
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -49,9 +49,15 @@ def read_episodes(connection: sqlite3.Connection, episode_ids: Iterable[int]) ->
 def export_line(episode: StoredEpisode) -> str:
     """One JSON object: OpenAI's `messages`, the rest named as in `Trajectory` and `Task`. NaN and
     infinity, which JSON has not, are null."""
+    messages = [message.to_openai() for message in episode.traced.trajectory.messages]
+    return json_line({**episode_columns(episode), "messages": messages, **token_columns(episode)})
+
+
+def episode_columns(episode: StoredEpisode) -> dict[str, Any]:
+    """All of an episode but its messages and tokens, as JSON values."""
     run, traced = episode.run, episode.traced
     task, trajectory = traced.task, traced.trajectory
-    content = {
+    return {
         "episode": episode.episode_id,
         "stage": run.stage,
         "run": run.uid,
@@ -62,12 +68,8 @@ def export_line(episode: StoredEpisode) -> str:
         "labels": dict(task.labels),
         "split": task.split,
         "template": task.template,
-        "entities": task.entities,
-        "messages": [message.to_openai() for message in trajectory.messages],
+        "entities": list(task.entities),
         "turns": [asdict(turn) for turn in trajectory.turns],
-        "token_ids": trajectory.token_ids,
-        "mask": trajectory.mask,
-        "logprobs": [_finite(logprob) for logprob in trajectory.logprobs],
         "scores": {name: _finite(value) for name, value in trajectory.scores.items()},
         "reward": _finite(trajectory.reward),
         "advantage": _finite(traced.advantage),
@@ -79,6 +81,16 @@ def export_line(episode: StoredEpisode) -> str:
         "seed": trajectory.seed,
         "policy_version": trajectory.policy_version,
     }
+
+
+def token_columns(episode: StoredEpisode) -> dict[str, Any]:
+    """Token ids, mask and log-probabilities, all of one length."""
+    trajectory = episode.traced.trajectory
+    logprobs = [_finite(logprob) for logprob in trajectory.logprobs]
+    return {"token_ids": list(trajectory.token_ids), "mask": list(trajectory.mask), "logprobs": logprobs}
+
+
+def json_line(content: Mapping[str, Any]) -> str:
     return storable(json.dumps(content, ensure_ascii=False, allow_nan=False))
 
 

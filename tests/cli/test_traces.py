@@ -10,6 +10,8 @@ import pytest
 import yaml
 
 from posttrain.config.params import parse_params
+from posttrain.data.importing.importer import import_trajectories
+from posttrain.data.schemas import message_columns
 from posttrain.provenance.runner import StageRun
 from stages.evaluate import evaluate
 from stages.generate_data import generate_data
@@ -195,3 +197,26 @@ def test_the_outputs_of_a_stage_are_the_same_without_traces(played, content, tmp
     written = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
     assert len(written) == 5
     assert all((played / path).read_bytes() == path.read_bytes() for path in written)
+
+
+@pytest.mark.parametrize("file_format", ["otel", "atif"])
+def test_an_export_in_another_format_is_imported_with_the_worlds_tools(traces, tmp_path, file_format):
+    wanted = ("export", "--stage", "generate_data", "--limit", 20)
+    (tmp_path / "a.jsonl").write_text(traces(*wanted, "--format", file_format).stdout)
+    imported = import_trajectories(tmp_path / "a.jsonl")
+    rows = [json.loads(line) for line in traces(*wanted).stdout.splitlines()]
+    assert (imported.file_format, imported.bad) == (file_format, [])
+    assert [message_columns(row.trajectory.messages) for row in imported.rows] == [row["messages"] for row in rows]
+    assert all("description" in tool["function"] for row in imported.rows for tool in row.tools)
+    assert {row.trajectory.task_id for row in imported.rows} == {row["task_id"] for row in rows}
+
+
+def test_tools_of_a_world_that_is_gone_are_exported_by_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("POSTTRAIN_TRACES", str(tmp_path / "traces.db"))
+    record(tmp_path / "traces.db", "train_policy", [opened()])
+    result = posttrain("traces", "export", "--format", "atif")
+    assert result.stderr.startswith("a run's tools are exported by name only: ")
+    assert [tool["function"] for tool in json.loads(result.stdout)["agent"]["tool_definitions"]] == [
+        {"name": "try_code"},
+        {"name": "jam"},
+    ]

@@ -127,6 +127,156 @@ _BFCL_TURN = {
     "step_1": [_message("assistant", "380.20"), _message("handler_log", "Error decoding.", error="x")],
 }
 
+
+def _span(number: int, parent: int, *events: Record, **attributes: Any) -> Record:
+    """OTLP's; `__` stands for a dot."""
+    named = {key.replace("__", "."): value for key, value in attributes.items()}
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in named.items()}
+    typed = [{"key": key, "value": {"stringValue": text}} for key, text in texts.items()]
+    ids = {"traceId": "5b8a", "spanId": str(number), "parentSpanId": str(parent), "startTimeUnixNano": f"{number}000"}
+    return {**ids, "attributes": typed, "events": list(events)}
+
+
+def _part(kind: str, **others: Any) -> Record:
+    return {"type": kind, **others}
+
+
+_ASKED = {"role": "user", "parts": [_part("text", content="Tencent?")]}
+_CALLS = {"role": "assistant", "parts": [_part("tool_call", id="c1", name="quote", arguments=_ARGUMENTS)]}
+_THINKS_FIRST = {**_CALLS, "parts": [_part("reasoning", content="HK"), *_CALLS["parts"]], "finish_reason": "tool_call"}
+_ANSWERED = {"role": "tool", "parts": [_part("tool_call_response", id="c1", result="380.20")]}
+_SAYS = {"role": "assistant", "parts": [_part("text", content="380.20")], "finish_reason": "stop"}
+_CHAT = {
+    "gen_ai__operation__name": "chat",
+    "gen_ai__system_instructions": [_part("text", content="rules")],
+    "gen_ai__tool__definitions": [{"type": "function", **_BARE}],
+}
+_PASSED = {"gen_ai.evaluation.name": "resolved", "gen_ai.evaluation.score.label": "pass"}
+_EVALUATED = {
+    "name": "gen_ai.evaluation.result",
+    "attributes": [{"key": key, "value": {"stringValue": text}} for key, text in _PASSED.items()],
+}
+_SPANS = [
+    _span(1, 0, _EVALUATED, gen_ai__operation__name="invoke_agent", gen_ai__agent__name="broker"),
+    _span(2, 1, **_CHAT, gen_ai__input__messages=[_ASKED], gen_ai__output__messages=[_THINKS_FIRST]),
+    _span(
+        3, 1, gen_ai__operation__name="execute_tool", gen_ai__tool__name="quote", gen_ai__tool__call__result="380.20"
+    ),
+    _span(4, 1, **_CHAT, gen_ai__input__messages=[_ASKED, _CALLS, _ANSWERED], gen_ai__output__messages=[_SAYS]),
+]
+_FLAT_MESSAGES = {
+    "openinference.span.kind": "LLM",
+    "llm.input_messages.0.message.role": "user",
+    "llm.input_messages.0.message.contents.0.message_content.type": "text",
+    "llm.input_messages.0.message.contents.0.message_content.text": "Tencent?",
+    "llm.input_messages.1.message.role": "assistant",
+    "llm.input_messages.1.message.tool_calls.0.tool_call.id": "c1",
+    "llm.input_messages.1.message.tool_calls.0.tool_call.function.name": "quote",
+    "llm.input_messages.1.message.tool_calls.0.tool_call.function.arguments": json.dumps(_ARGUMENTS),
+    "llm.input_messages.2.message.role": "tool",
+    "llm.input_messages.2.message.content": "380.20",
+    "llm.input_messages.2.message.tool_call_id": "c1",
+    "llm.output_messages.0.message.role": "assistant",
+    "llm.output_messages.0.message.content": "380.20",
+    "llm.tools.0.tool.json_schema": json.dumps(QUOTE),
+}
+_ATIF_CALL = {"tool_call_id": "c1", "function_name": "quote", "arguments": _ARGUMENTS}
+_ATIF_STEPS: list[Record] = [
+    {"source": "system", "message": "rules"},
+    {"source": "user", "message": "Hi"},
+    {"source": "agent", "message": "Hello.", "is_copied_context": True},
+    {"source": "user", "message": [{"type": "text", "text": "Tencent?"}]},
+    {
+        "source": "agent",
+        "message": "",
+        "reasoning_content": "HK",
+        "tool_calls": [_ATIF_CALL],
+        "observation": {"results": [{"source_call_id": "c1", "content": "380.20"}]},
+        "metrics": {"prompt_token_ids": [1, 2], "completion_token_ids": [3], "logprobs": [-0.5]},
+    },
+    {
+        "source": "agent",
+        "message": "380.20",
+        "metrics": {"prompt_token_ids": [1, 2, 3, 4], "completion_token_ids": [5, 6], "logprobs": [-1.0, -2.0]},
+    },
+]
+_ATIF = {
+    "schema_version": "ATIF-v1.8",
+    "session_id": "s",
+    "agent": {"name": "broker", "version": "1", "tool_definitions": [QUOTE]},
+    "steps": [{"step_id": number, **step} for number, step in enumerate(_ATIF_STEPS, 1)],
+    "final_metrics": {"total_prompt_tokens": 6, "extra": {"reward": 0.5}},
+}
+_BASH = {"type": "function", "id": "c1", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
+_SUBMIT = {"type": "function", "id": "c2", "function": {"name": "submit", "arguments": "{}"}}
+_SWE_HISTORY: list[Record] = [
+    _message("system", "rules", agent="main", message_type="system_prompt"),
+    _message("user", "fix it", agent="main", message_type="observation"),
+    _message(
+        "assistant", "I look.", agent="main", thought="I look.", action="ls", tool_calls=[_BASH], message_type="action"
+    ),
+    _message(
+        "tool", [{"type": "text", "text": "a.py"}], agent="main", message_type="observation", tool_call_ids=["c1"]
+    ),
+    _message(
+        "assistant",
+        "Done.",
+        agent="main",
+        thought="Done.",
+        action="submit",
+        tool_calls=[_SUBMIT],
+        message_type="action",
+    ),
+]
+_SWE_STEP = {
+    "action": "ls",
+    "observation": "a.py",
+    "response": "I look.",
+    "thought": "I look.",
+    "state": {},
+    "query": [],
+}
+_SWE_AGENT = {
+    "environment": "main",
+    "trajectory": [_SWE_STEP],
+    "history": _SWE_HISTORY,
+    "info": {"exit_status": "submitted", "submission": "diff", "model_stats": {"api_calls": 2}},
+    "replay_config": json.dumps({"problem_statement": {"id": "repo-1", "text": "fix it"}}),
+}
+
+
+def _event(number: int, source: str, **others: Any) -> Record:
+    return {
+        "id": number,
+        "timestamp": "2025-01-01T00:00:00",
+        "source": source,
+        "message": "shown to a person",
+        **others,
+    }
+
+
+def _called(call: Record, content: str) -> Record:
+    response = {"id": f"r{call['id']}", "choices": [{"message": _message("assistant", content, tool_calls=[call])}]}
+    names = {"function_name": call["function"]["name"], "tool_call_id": call["id"]}
+    return {"tool_call_metadata": {**names, "model_response": response, "total_calls_in_response": 1}}
+
+
+_FINISH = {"type": "function", "id": "c2", "function": {"name": "finish", "arguments": '{"message": "fixed"}'}}
+_OPENHANDS = {
+    "instance_id": "repo-1",
+    "instruction": "fix it",
+    "metadata": {"agent_class": "CodeActAgent"},
+    "history": [
+        _event(0, "agent", action="system", args={"content": "rules"}),
+        _event(1, "user", action="message", args={"content": "fix it"}),
+        _event(2, "environment", observation="agent_state_changed", content="", extras={"agent_state": "running"}),
+        _event(3, "agent", action="run", args={"command": "ls", "thought": "I look."}, **_called(_BASH, "I look.")),
+        _event(4, "agent", observation="run", cause=3, content="a.py", **_called(_BASH, "I look.")),
+        _event(5, "agent", action="finish", args={"final_thought": "fixed"}, **_called(_FINISH, "")),
+    ],
+    "test_result": {"git_patch": "diff", "report": {"resolved": True}},
+}
+
 SAMPLES: dict[str, tuple[str, Record]] = {
     "openai": ("openai", {"messages": _OPENAI, "tools": [QUOTE], "reward": 1.0}),
     "openai, older": ("openai", {"messages": _OLDER, "functions": [_BARE]}),
@@ -176,4 +326,9 @@ SAMPLES: dict[str, tuple[str, Record]] = {
             "inference_log": [[{"role": "state_info", "class_name": "Market", "content": {}}], _BFCL_TURN],
         },
     ),
+    "otel": ("otel", {"resourceSpans": [{"scopeSpans": [{"spans": _SPANS}]}]}),
+    "otel, openinference": ("otel", {"name": "llm", "context": {"trace_id": "1"}, "attributes": _FLAT_MESSAGES}),
+    "atif": ("atif", _ATIF),
+    "swe_agent": ("swe_agent", _SWE_AGENT),
+    "openhands": ("openhands", _OPENHANDS),
 }

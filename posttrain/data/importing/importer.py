@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.data.files import first_line
+from posttrain.data.importing import agent_logs as logs
 from posttrain.data.importing import benchmark_results as bench
-from posttrain.data.importing import chats
+from posttrain.data.importing import chats, spans
 from posttrain.data.importing.fields import Fields
 from posttrain.data.importing.records import BadRecord, read_records
 from posttrain.data.importing.rows import UNKNOWN_TOOLS, row_of
@@ -48,6 +49,10 @@ FORMATS: Mapping[str, Format] = {
         Format("openai", "messages of role and content", chats.is_chat, chats.read_chat),
         Format("trl", "prompt and completion, or chosen and rejected", chats.is_preference, chats.read_preference),
         Format("bfcl", "id, result, inference_log", _has("id", "result"), bench.read_bfcl),
+        Format("otel", "resourceSpans, or spans", _has("spans"), spans.read_otel),
+        Format("atif", "schema_version, agent, steps", _has("agent", "steps"), logs.read_atif),
+        Format("swe_agent", "trajectory, info", logs.is_swe_agent, logs.read_swe_agent, ("submit",)),
+        Format("openhands", "history of events", logs.is_openhands, logs.read_openhands, ("finish",)),
     )
 }
 

@@ -70,23 +70,33 @@ class _Parts:
     results: list[_Parsed] = field(default_factory=list)
 
 
-def read_messages(content: Any, *, system: Any, tools: Any, unread: set[str]) -> ParsedConversation:
+def read_messages(
+    content: Any, *, system: Any, tools: Any, unread: set[str], is_verbatim: bool = False
+) -> ParsedConversation:
     """`content` is a list of messages or the JSON text of one; `system` and `tools` stand beside it
-    in the record. Keys that nobody read are added to `unread`. Raises ValueError, KeyError,
-    TypeError and the like for what cannot be parsed."""
+    in the record. Keys that nobody read are added to `unread`. With `is_verbatim`, no calls or
+    thoughts are looked for in texts. Raises ValueError, KeyError, TypeError and the like for what
+    cannot be parsed."""
     parsed = [one for message in _join_calls(listed(content, "messages")) for one in _read(message, unread)]
-    parsed, tools_in_system = _with_system(parsed, system)
+    parsed, tools_in_system = (parsed, []) if is_verbatim else _with_system(parsed, system)
     offered = read_tools(tools if tools or not tools_in_system else tools_in_system)
     names = None if offered is None and tools is None else {tool["function"]["name"] for tool in offered or ()}
     texts = [one.message.content for one in parsed if one.message.role in ("system", "user")]
     if described := {name for text in texts for name in inline_tool_names(text)}:
         names = described | (names or set())
-    parsed = [_bounded(_with_calls(one, names)) for one in parsed]
+    parsed = [_bounded(one if is_verbatim else _with_calls(one, names)) for one in parsed]
     messages = pair_results([one.message for one in parsed], [one.tool_name for one in parsed])
     if (length := sum(len(message.content) for message in messages)) > MAX_RECORD_CHARS:
         raise ValueError(f"it has {length} characters, and {MAX_RECORD_CHARS} are the most")
     untrained = frozenset(index for index, one in enumerate(parsed) if not one.is_trained)
     return ParsedConversation(messages, untrained, offered)
+
+
+def words_of(message: Any) -> tuple[Any, ...]:
+    """What a message says, to be compared: its reasoning and its arguments' spelling are left
+    out."""
+    told = [one.message for one in _read(message, set())]
+    return tuple((one.role, one.content, *((call.id, call.name) for call in one.tool_calls)) for one in told)
 
 
 def _join_calls(messages: list[Any]) -> list[Any]:
@@ -167,8 +177,6 @@ def _assistant(fields: Fields, is_trained: bool) -> _Parsed:
         keys = ", ".join(fields.content)[:200]
         raise ValueError(f"a message of the agent has neither content nor calls; it has {keys}")
     text, thoughts = "".join(found.texts), reasoning or "\n".join(found.reasoning)
-    if not thoughts:
-        thoughts, text = split_reasoning(text)
     return _Parsed(Message("assistant", text, thoughts or None, tuple(calls)), is_trained)
 
 
@@ -245,12 +253,17 @@ def _with_system(parsed: list[_Parsed], system: Any) -> tuple[list[_Parsed], lis
 
 
 def _with_calls(parsed: _Parsed, names: set[str] | None) -> _Parsed:
-    """The message with the calls that the agent wrote into its text."""
+    """The message with the thoughts and the calls that the agent wrote into its text."""
     message = parsed.message
-    if message.role != "assistant" or message.tool_calls:
+    if message.role != "assistant":
         return parsed
-    text, calls = split_calls(message.content, names)
-    return replace(parsed, message=replace(message, content=text, tool_calls=tuple(calls)))
+    if not message.reasoning_content:
+        thoughts, text = split_reasoning(message.content)
+        message = replace(message, content=text, reasoning_content=thoughts or None)
+    if not message.tool_calls:
+        text, calls = split_calls(message.content, names)
+        message = replace(message, content=text, tool_calls=tuple(calls))
+    return replace(parsed, message=message)
 
 
 def _result_text(content: Any, unread: set[str]) -> str:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from posttrain.data.files import first_line
+from posttrain.data.importing.spans import join_parts
 from posttrain.runtime.exits import DataError
 from posttrain.runtime.limits import MAX_LINE_BYTES, clip, reason
 
@@ -53,8 +54,7 @@ def read_records(path: Path) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]
     if not path.is_file():
         raise DataError(f"{path} is not a file; check the path (it is relative to where the command runs)")
     try:
-        records = _records(path)
-        for number, record in enumerate(records, 1):
+        for number, record in enumerate(join_parts(_records(path)), 1):
             if isinstance(record, BadRecord):
                 yield number, BadRecord(number, record.reason, record.shown)
             elif isinstance(record, dict):

@@ -9,11 +9,18 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from posttrain.data.importing.fields import SCORES, Fields, from_json, refuse_lone_surrogates, without_nulls
+from posttrain.data.importing.fields import SCORES, SPELLINGS, Fields, from_json, refuse_lone_surrogates, without_nulls
 from posttrain.data.importing.messages import read_messages
-from posttrain.data.schemas import TrajectoryRow, message_columns
+from posttrain.data.schemas import (
+    TrajectoryRow,
+    message_columns,
+    trajectories_table,
+    trajectory_columns,
+    trajectory_from_columns,
+)
 from posttrain.types import SPLITS, Message, Outcome, StopReason, Trajectory, Turn, number
 
 MAX_ID_CHARS = 512
@@ -23,6 +30,8 @@ _COLUMNS = (
     *("system", "tools", "success", "reward", "task_id", "seed", "stop_reason"),
     *("split", "template", "entities", "labels"),
 )
+_STRUCTURED = ("token_ids", "mask", "logprobs", "turns", "scores", "labels", "entities", "outcome")
+_PASSED = dict.fromkeys(("true", "pass", "1", "1.0"), True) | dict.fromkeys(("false", "fail", "0", "0.0"), False)
 _HAN = re.compile(r"[\u4e00-\u9fff]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -32,12 +41,14 @@ def row_of(read: Mapping[str, Any], fields: Fields, *, stop_tools: Collection[st
     column is taken from the record's own `fields`. Raises ValueError, KeyError, TypeError and the
     like with what is wrong with it."""
     own = {name: fields.take(name) for name in (*_COLUMNS, *_OWN_LABELS)}
-    record = {**own, **read}
-    parsed = read_messages(record["messages"], system=record["system"], tools=record["tools"], unread=fields.unread)
+    record = {**own, **read, **_grades(read.get("evaluations", {}))}
+    told = {"system": record["system"], "tools": record["tools"], "is_verbatim": "turns" in read.get("played", {})}
+    parsed = read_messages(record["messages"], unread=fields.unread, **told)
     messages = parsed.messages
     outcome = _outcome(record, fields.key("success"))
     if outcome is not None and record["reward"] is not None:
         fields.unread.update(key for key in SCORES if fields.raw(key) is not None)
+    fields.unread.update(f"evaluations: {name}" for name in record.get("grades", {}) if outcome is None)
     fields.close()
     _refuse_unanswered(messages, record)
     task_id = "" if record.get("task_id") is None else _label(record["task_id"], "its task_id")
@@ -50,14 +61,25 @@ def row_of(read: Mapping[str, Any], fields: Fields, *, stop_tools: Collection[st
         turns=_turns(messages, parsed.untrained),
         outcome=outcome,
     )
-    return TrajectoryRow(
-        trajectory=trajectory,
+    row = TrajectoryRow(
+        trajectory=_as_played(trajectory, read["played"]) if read.get("played") else trajectory,
         labels=_labels(record, messages),
         split=_split(record.get("split")),
         template="imported" if record.get("template") is None else _label(record["template"], "its template"),
         entities=_entities(record),
         tools=UNKNOWN_TOOLS if parsed.tools is None else parsed.tools,
     )
+    if read.get("played"):
+        trajectories_table([row])  # its types: nobody has read them
+    return row
+
+
+def own_columns(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns of an episode that `traces export` wrote, in spans as JSON text."""
+    told = {key: from_json(value, key) if key in _STRUCTURED else value for key, value in about.items()}
+    own = {key: told[key] for key in _COLUMNS if key not in ("success", "reward") and told.get(key) is not None}
+    played = {key: told[key] for key in (*_STRUCTURED[:5], "policy_version", "num_forks", "failure") if key in told}
+    return {**own, "played": {**played, "reward": told.get("reward"), "outcome": told.get("outcome")}}
 
 
 def opening_of(messages: Sequence[Message], untrained: Collection[int] = ()) -> Sequence[Message]:
@@ -93,7 +115,30 @@ def _outcome(record: Mapping[str, Any], key: str) -> Outcome | None:
     if reward is None and success is None:
         return None
     is_success = success if success is not None else reward == 1
-    return Outcome(is_success, is_success, reward=float(is_success) if reward is None else reward)
+    scores = {name: number(value, f"its {name}", low=0, high=1) for name, value in record.get("grades", {}).items()}
+    return Outcome(is_success, is_success, scores, float(is_success) if reward is None else reward)
+
+
+def _grades(evaluations: Mapping[str, Any]) -> dict[str, Any]:
+    """`success` in any spelling, `reward`, and what else was evaluated as `grades`."""
+    names, given = SPELLINGS["record"]["success"], {key: one for key, one in evaluations.items() if one is not None}
+    found = [_PASSED.get(str(given[name]).lower(), given[name]) for name in names if name in given]
+    if len(set(found)) > 1:
+        raise ValueError("it is evaluated as a success and as none")
+    known = {"success": found[0]} if found else {}
+    known |= {"reward": given["reward"]} if "reward" in given else {}
+    return {**known, "grades": {key: one for key, one in given.items() if key not in ("reward", *names)}}
+
+
+def _as_played(trajectory: Trajectory, played: Mapping[str, Any]) -> Trajectory:
+    """With the tokens, turns and grades that an export tells; without the feedback, which may tell
+    the goal. Raises ValueError for what cannot be."""
+    found = trajectory_from_columns({**trajectory_columns(trajectory), **played})
+    if len({*map(len, (found.token_ids, found.mask, found.logprobs))}) > 1 or set(found.mask) - {0, 1}:
+        raise ValueError("its token ids, mask and log-probabilities do not fit each other")
+    for value in (*found.scores.values(), *found.logprobs, found.reward or 0.0):
+        number(value, "one of its scores or log-probabilities")
+    return replace(found, outcome=found.outcome and replace(found.outcome, feedback=""))
 
 
 def _labels(record: Mapping[str, Any], messages: Sequence[Message]) -> dict[str, str]:
