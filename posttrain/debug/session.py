@@ -98,12 +98,16 @@ class Session:
         episode = self.node.episode
         return len(episode.turns) + (episode.stop_reason is StopReason.TURN_LIMIT)
 
-    def read_before(self, at: int) -> Sequence[Message]:
-        """What the agent read since its last message and then wrote at this turn."""
+    def places(self, at: int) -> range:
+        """Indices of the messages that the agent read since its last turn, and of what it wrote."""
         messages, turns = self.node.episode.messages, self.node.episode.turns
         start = (turns[at - 2].message_index or 0) + 1 if at > 1 else 0
         end = turns[at - 1].message_index if at <= len(turns) else None
-        return messages[start : None if end is None else end + 1]
+        return range(start, len(messages) if end is None else end + 1)
+
+    def read_before(self, at: int) -> Sequence[Message]:
+        """What the agent read since its last message and then wrote at this turn."""
+        return [self.node.episode.messages[place] for place in self.places(at)]
 
     def go_to(self, at: int, node: int | None = None) -> None:
         """Stand at another turn, also of another branch; drops an edit that was not played on."""

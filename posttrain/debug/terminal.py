@@ -3,7 +3,6 @@
 import cmd
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import cast, get_args
 
@@ -73,9 +72,9 @@ class Debugger(cmd.Cmd):
 
     def do_show(self, text: str) -> None:
         """show [TURN]: what the agent read since its last message, and what it wrote"""
-        episode = self.session.node.episode
-        messages = tuple(self.session.read_before(self._turn(text, self.session.last_turn)))
-        print(transcript(replace(episode, messages=messages, turns=())).lstrip("\n"), file=self.stdout)
+        session = self.session
+        places = session.places(self._turn(text, session.last_turn))
+        print(transcript(session.node.episode, places).lstrip("\n"), file=self.stdout)
 
     def do_tokens(self, text: str) -> None:
         """tokens [TURN]: the agent's tokens, each with its log-probability and entropy (nats)"""

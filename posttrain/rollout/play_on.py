@@ -148,6 +148,11 @@ class _Prefix:
             self.differences.append(f"turn {number + 1}: other token ids are read than were recorded")
         return Reply(message, None, context, tokens.written, tokens.logprobs, turn.policy_version)
 
+    def put_there(self, number: int) -> Message | None:
+        """The message of a recorded turn that no engine wrote: its tokens were read."""
+        is_written = not self._tokens or self._tokens[number].written
+        return None if is_written else self.fork.trajectory.turn_messages[number]
+
     def compare(self, number: int, unread: Sequence[Message]) -> None:
         """Hold what the agent reads before the turn `number` (from 0) against the record. An edited
         opening is not compared."""
@@ -186,7 +191,9 @@ class _PlayOn:
         if number > prefix.num_given:
             return await self._policy.reply(episode)
         prefix.compare(number, episode.now.unread())
-        given = prefix.reply(number, self._read(episode)) if number < prefix.num_given else None
+        given = None
+        if number < prefix.num_given:
+            given = prefix.reply(number, self._read(episode, prefix.put_there(number)))
         if prefix.differences and not self._allow_differences:
             raise DataError(
                 f"{episode.task.task_id} cannot be played on as it was recorded. {prefix.differences[0]}. "

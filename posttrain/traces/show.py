@@ -61,10 +61,10 @@ def conversation(episode: StoredEpisode) -> str:
     )
 
 
-def transcript(played: Trajectory) -> str:
-    """Every message of an episode in its order; over a call's answer how long it took and how it
-    ended."""
-    return escape_control_chars("\n".join(_messages(played)))
+def transcript(played: Trajectory, places: range | None = None) -> str:
+    """The messages of an episode in their order, or those at some places; over a call's answer how
+    long it took and how it ended."""
+    return escape_control_chars("\n".join(_messages(played, places)))
 
 
 def _header(episode: StoredEpisode) -> Iterator[str]:
@@ -87,10 +87,11 @@ def _header(episode: StoredEpisode) -> Iterator[str]:
     yield f"  played     {step}policy version {trajectory.policy_version}, seed {trajectory.seed}, {tokens}{forks}"
 
 
-def _messages(trajectory: Trajectory) -> Iterator[str]:
+def _messages(trajectory: Trajectory, places: range | None = None) -> Iterator[str]:
     runs = {run.call_id: run for turn in trajectory.turns for run in turn.tool_runs}
     turns = {turn.message_index: turn for turn in trajectory.turns}
-    for index, message in enumerate(trajectory.messages):
+    for index in places or range(len(trajectory.messages)):
+        message = trajectory.messages[index]
         yield ""
         is_put_there = message.role == "assistant" and bool(turns) and index not in turns
         yield (

@@ -113,6 +113,20 @@ def test_turn_by_turn_the_recorded_episode_comes_out(codec, recorded):
         play([Fork(task, whole, len(whole.turns) + 1)], EXPERT)
 
 
+def test_behind_an_edited_message_a_branch_is_played_on_with_its_tokens(codec, recorded):
+    for task, whole in list(zip(TASKS, recorded, strict=True))[:4]:
+        edited = Fork(task, whole, 1, message=own(whole)[0])
+        engine = rest(codec, [Fork(task, whole, 2)])
+        [branch] = play([edited], TokenPolicy(engine, codec, temperature=0.0), codec=codec)
+        assert [turn.num_written > 0 for turn in branch.trajectory.turns] == [False] + [True] * (len(whole.turns) - 1)
+        for at in range(2, len(whole.turns) + 1):
+            engine = rest(codec, [Fork(task, whole, at)])
+            [again] = play(
+                [Fork(task, branch.trajectory, at)], TokenPolicy(engine, codec, temperature=0.0), codec=codec
+            )
+            assert (again.trajectory, again.differences) == (branch.trajectory, ())
+
+
 def test_without_a_codec_the_messages_are_given_back(recorded):
     own_expert = expert_policy(DOMAIN, is_flawless=False, reasoning_frac=0.0)
     branches = play(every_turn(recorded), own_expert)
