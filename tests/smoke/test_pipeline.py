@@ -1,9 +1,11 @@
 """The real `dvc repro` on the toy world with tiny knobs: it learns something, caches, repeats to
 the byte, and follows edits."""
 
+import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +16,7 @@ import pytest
 import yaml
 
 from benchmarks.arms import apply_overrides, environment_of
+from posttrain.cli.main import app
 from posttrain.pipeline.plan import Fate, read_plan
 from posttrain.provenance.lockfile import lock_entries
 from posttrain.provenance.run_records import read_records
@@ -126,6 +129,29 @@ def test_each_stage_has_left_a_record_and_the_page_of_the_run_has_them_all(pipel
         for one in records.values()
     )
     assert "no record" not in (pipeline / ".posttrain/run.html").read_text()
+
+
+def test_each_command_of_the_debuggers_page_runs(
+    pipeline: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """On a failed episode of this tree, by its expert: a model of two steps mends nothing."""
+    page = (Path(__file__).parents[2] / "docs/debugger.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(pipeline)
+
+    def told(command: str, stdin: str = "") -> str:
+        monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
+        app(shlex.split(command)[1:])
+        return capsys.readouterr().out
+
+    failed = told("posttrain traces list --stage sample_preferences --failed").splitlines()[1].split()[0]
+    typed = "\n".join(re.findall(r"^\(debug\) (.*)", page, flags=re.MULTILINE))
+    assert "3 turns" not in told(f"posttrain debug {failed} --expert", typed)
+    expert = "break error\ngo 1\nsay ANSWER: none\nsave 2\nundo\nfork 2\n"
+    assert "2 of 2 succeed" in told(f"posttrain debug {failed} --expert", expert)
+    told(f"posttrain debug {failed} --expert --suggest")
+    assert "verified edits" in told("posttrain edits list")
+    live = told('posttrain debug --live dev --expert --break "tool get_price" --num-tasks 4', "turns\nrelease\nquit\n")
+    assert "4 of 4 succeed" in live
 
 
 def test_a_second_repro_runs_nothing(pipeline: Path, dvc: Callable[..., Any]):
