@@ -67,11 +67,8 @@ def list_recorded(asked: dict[str, Any], *, limit: int) -> None:
     names = ("session", "model", "path", "request_id", "failure")
     cells = [
         [
-            str(one.exchange_id),
-            datetime.fromtimestamp(one.started_at).isoformat(" ", "seconds"),
-            f"{one.status or '-'}",
-            f"{one.latency_s:.3f}",
-            *(getattr(one, name)[:80] for name in names),
+            *(str(one.exchange_id), datetime.fromtimestamp(one.started_at).isoformat(" ", "seconds")),
+            *(f"{one.status or '-'}", f"{one.latency_s:.3f}", *(getattr(one, name)[:80] for name in names)),
         ]
         for one in found
     ]

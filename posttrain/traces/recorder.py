@@ -154,10 +154,12 @@ class Recorder:
             if request.transport:  # the program, too, sees an answer that breaks off
                 request.transport.close()
             return flight.response
-        except (asyncio.CancelledError, ConnectionResetError):
+        except (asyncio.CancelledError, ConnectionResetError) as error:
             if not flight.is_over:
                 flight.put("the program went away, or the recorder was ended, before the answer was whole")
-            raise
+            if flight.response is None or isinstance(error, asyncio.CancelledError):
+                raise
+            return flight.response
 
     async def _forward(self, request: web.Request, flight: "_Flight") -> web.StreamResponse:
         """Raises _UpstreamFailed."""
@@ -183,8 +185,8 @@ class Recorder:
             response = web.StreamResponse(
                 status=answer.status, reason=answer.reason, headers=_end_to_end(answer.headers)
             )
-            await response.prepare(request)
             flight.response = response
+            await response.prepare(request)
             async for piece in _pieces(answer):
                 if flight.add(piece):
                     await flight.commit()
