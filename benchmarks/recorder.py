@@ -1,9 +1,9 @@
 """Measures what `posttrain record` adds to a request, against asking the endpoint itself:
 `python -m benchmarks.recorder`.
 
-The endpoint is a stub on loopback that answers at once, whole or as a stream of 40 pieces. Both ways
-are asked in turn, one request at a time and 50 at once; overhead is the difference of the same
-quantile, in milliseconds.
+The endpoint is a stub on loopback that answers at once, whole or as a stream of 41 pieces. Both
+ways are asked in turn: one request at a time, 50 that begin within half a second, and 50 in one
+moment. What is added is the difference of a quantile.
 """
 
 import argparse
@@ -13,7 +13,6 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +28,8 @@ TURNS = [{"role": "user", "content": f"turn {at}: " + "some words of a conversat
 
 
 async def answer(request: web.Request) -> web.StreamResponse:
-    if not (await request.json()).get("stream"):
-        return web.json_response(
-            {"choices": [{"index": 0, "message": {"role": "assistant", "content": "token " * 40}}]}
-        )
+    if not (await request.json())["stream"]:
+        return web.json_response({"choices": [{"message": {"role": "assistant", "content": "token " * 40}}]})
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
     for _ in range(40):
@@ -41,25 +38,23 @@ async def answer(request: web.Request) -> web.StreamResponse:
     return response
 
 
-async def ask(client: aiohttp.ClientSession, url: str, number: int, *, is_stream: bool) -> float:
-    """Milliseconds until the answer is whole."""
+async def ask(client: aiohttp.ClientSession, url: str, number: int, *, is_stream: bool, within_s: float) -> float:
+    """Milliseconds until the answer is whole; it begins at its own time within `within_s`."""
     messages = [{"role": "system", "content": f"conversation {number}"}, *TURNS]
+    await asyncio.sleep(number * 0.37 % 1 * within_s)
     start = time.perf_counter()
-    body = {"model": "m", "stream": is_stream, "messages": messages}
+    body = {"model": "m", "messages": messages, "stream": is_stream}
     async with client.post(f"{url}/chat/completions", json=body) as response:
         await response.read()
     return 1e3 * (time.perf_counter() - start)
 
 
-async def measure(urls: dict[str, str], num: int, at_once: int, *, is_stream: bool) -> dict[str, float]:
+async def measure(urls: dict[str, str], num: int, at_once: int, **asked: Any) -> dict[str, float]:
     took: dict[str, list[float]] = {name: [] for name in urls}
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
         for start in range(0, num, at_once):
             for name, url in urls.items():
-                asked: list[Coroutine[Any, Any, float]] = [
-                    ask(client, url, start + at, is_stream=is_stream) for at in range(at_once)
-                ]
-                took[name] += await asyncio.gather(*asked)
+                took[name] += await asyncio.gather(*(ask(client, url, start + at, **asked) for at in range(at_once)))
     kept = {name: np.percentile(times[2 * at_once :], (50, 95)) for name, times in took.items()}  # warm
     p50, p95 = kept["recorded"] - kept["direct"]
     return {"direct_p50": kept["direct"][0], "direct_p95": kept["direct"][1], "added_p50": p50, "added_p95": p95}
@@ -78,11 +73,12 @@ async def main(num: int) -> None:
         assert process.stdout
         urls = {"direct": upstream, "recorded": (await process.stdout.readline()).decode().split("=")[1].split()[0]}
         print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores; bodies of 6 KB; milliseconds")
-        for at_once in (1, 50):
+        for at_once, within_s in ((1, 0.0), (50, 0.5), (50, 0.0)):
             for is_stream in (False, True):
-                found = await measure(urls, num, at_once, is_stream=is_stream)
-                kind = {"at_once": at_once, "stream": is_stream}
-                print(json.dumps({**kind, **{name: round(float(value), 2) for name, value in found.items()}}))
+                asked = {"is_stream": is_stream, "within_s": within_s}
+                found = await measure(urls, num, at_once, **asked)
+                rounded = {name: round(float(value), 2) for name, value in found.items()}
+                print(json.dumps({"at_once": at_once, **asked, **rounded}))
         process.terminate()
         await process.wait()
     await runner.cleanup()

@@ -110,14 +110,14 @@ def pack(connection: sqlite3.Connection, exchange: Exchange) -> tuple[Any, ...]:
     failure = exchange.failure or (str(error.get("message") or error) if isinstance(error, dict) else str(error))
     failure = f"{exchange.status}: {failure}" if _is_error(exchange) else failure
     headers = {
-        side: [(name, "[key removed]" if _SECRET.search(name) else short(value)) for name, value in pairs]
+        side: [(name, "[key removed]" if _SECRET.search(name) else value) for name, value in pairs]
         for side, pairs in exchange.headers.items()
     }
     return (
         *(exchange.exchange_id, exchange.request_id, exchange.session, exchange.started_at),
         *(short(_PARAMETER.sub(r"\1[key removed]", exchange.path)), short(request.get("model", ""))),
         *(exchange.status, exchange.latency_s, exchange.first_byte_s, reason(without_keys(failure))),
-        *(json.dumps(headers), packed(exchange.request), packed(exchange.response), prefixes[-1]),
+        *(without_keys(json.dumps(headers)), packed(exchange.request), packed(exchange.response), prefixes[-1]),
         _next(prefixes[-1], message_of(answer)) if message_of(answer) else _next(b"", answer.get("id")),
     )
 
