@@ -127,7 +127,7 @@ def _is_error(exchange: Exchange) -> bool:
 
 
 def _next(before: bytes, message: Any) -> bytes:
-    """Of a chat's message only what a program sends back unchanged counts."""
+    """Hash of a conversation with one more message: what programs send back unchanged of it."""
     if isinstance(message, dict) and message.get("role"):
         calls = json.loads(
             json.dumps(message.get("tool_calls") or []), object_hook=lambda one: one.get("function", one)

@@ -25,7 +25,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
-from posttrain.runtime.exits import ConfigurationError, StageError
+from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.limits import MAX_ANSWER_BYTES, clip, reason
 from posttrain.runtime.redaction import redact
 from posttrain.runtime.sqlite import transaction
@@ -90,8 +90,10 @@ class ExchangeWriter:
             rows = []
             with typed_errors(self._path), transaction(self._connection):
                 for exchange in exchanges:
-                    with _told("an exchange is not recorded, by a bug of ours"):
+                    row: tuple[Any, ...] = ()
+                    with _told("an exchange is not recorded, by a bug of ours", _BUGS):
                         row = pack(self._connection, exchange)
+                    if row:
                         statement = f"INSERT OR REPLACE INTO exchanges VALUES (?{', ?' * (len(row) - 1)})"
                         rows.append((exchange, self._connection.execute(statement, row).lastrowid))
             for exchange, row_id in rows:
@@ -130,10 +132,11 @@ class Recorder:
         async with self._client:
             try:
                 await web.TCPSite(runner, LOOPBACK, port).start()
-                self._port = runner.addresses[0][1]
-                yield f"http://{LOOPBACK}:{self._port}/v1"
             except (OSError, OverflowError) as error:
                 raise ConfigurationError(f"port {port} of {LOOPBACK} cannot be had ({error}): name another") from error
+            else:
+                self._port = runner.addresses[0][1]
+                yield f"http://{LOOPBACK}:{self._port}/v1"
             finally:
                 await runner.cleanup()
 
@@ -217,7 +220,7 @@ class _UpstreamFailed(Exception):
 
 
 class _Kept:
-    """What is kept of a body: uncompressed, and as far as the limit."""
+    """Collects a body for the record: uncompressed, and as far as the limit."""
 
     def __init__(self, headers: Mapping[str, str]) -> None:
         encoding = headers.get("Content-Encoding", "identity").lower()
@@ -315,9 +318,9 @@ def _set(done: "asyncio.Future[None]") -> None:
 
 
 @contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Say on stderr that something failed, and go on."""
+def _told(what: str, kinds: tuple[type[Exception], ...] = (Exception,)) -> Iterator[None]:
+    """Say on stderr that something failed, and go on: recording may fail, the program may not."""
     try:
         yield
-    except (StageError, *_BUGS) as error:
+    except kinds as error:
         print(f"[record] {what}: {redact(str(error))}", file=sys.stderr, flush=True)

@@ -70,8 +70,7 @@ CASES = {  # by the model asked for: status, headers, body, bytes of a piece (0:
 
 
 class OddUpstream:
-    """Serves as soon as it is made, at `url`; `seen` has head and body of each request. Whatever
-    is no case is answered with its last message."""
+    """Serves at `url`; `seen` has each request's head and body. No case: its last message."""
 
     def __init__(self):
         self.seen, self.num_hung_up = [], 0

@@ -140,7 +140,7 @@ def test_the_openai_client_reads_streams_calls_and_errors_as_ever(recording):
 
 
 def test_fifty_sessions_at_once_are_kept_apart(recording):
-    """All have one opening, and are told apart by what was answered; every other one streams."""
+    """All have one opening, and are told apart by what follows it."""
 
     async def converse(client, at):
         texts = ["begin"]
@@ -302,8 +302,7 @@ def lost_at_kill(upstream: OddUpstream, store: Path, after_s: float) -> tuple[in
             for at in range(10**6):
                 model, text = ("whole stream", "plain", "echo")[at % 3], f"{name} asks {at}"
                 got = b""
-                url = f"{recording.url}/chat/completions"
-                with client.stream("POST", url, json=ask(model, text)) as response:
+                with client.stream("POST", f"{recording.url}/chat/completions", json=ask(model, text)) as response:
                     for piece in response.iter_raw():
                         got += piece
                         if b"[DONE]" in got:  # a client of streams may stop here
@@ -316,7 +315,7 @@ def lost_at_kill(upstream: OddUpstream, store: Path, after_s: float) -> tuple[in
     wait_until(lambda: answered)
     time.sleep(after_s)
     recording.process.send_signal(signal.SIGKILL)
-    for one in [*threads]:
+    for one in threads:
         one.join()
     recording.process.communicate()
     kept = {json.loads(one.request)["messages"][0]["content"] for one in recording.found()}
