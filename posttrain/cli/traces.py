@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posttrain.cli.command import Commands, add_command, add_commands
+from posttrain.cli.record import exchange_conditions, list_recorded, read_recorded, show_recorded, split_conditions
 from posttrain.runtime.exits import ConfigurationError, DataError, StageError
 from posttrain.traces.location import VARIABLE, trace_location
 from posttrain.traces.query import EpisodeFilter, count_matching, lines, matching, parse_steps, runs, similar_tool
@@ -33,10 +34,11 @@ def add_traces(commands: Commands) -> None:
     one_episode.add_argument(
         "episode", type=int, metavar="EPISODE", help="an episode's number, from `posttrain traces list`"
     )
-    parser = add_command(traces, "list", list_episodes, parents=[conditions])
+    parser = add_command(traces, "list", list_episodes, parents=[conditions, exchange_conditions()])
     parser.add_argument("--limit", type=_positive, default=20, help="show at most this many")
     add_command(traces, "runs", list_runs)
-    add_command(traces, "show", show, parents=[one_episode])
+    parser = add_command(traces, "show", show, parents=[one_episode])
+    parser.add_argument("--recorded", action="store_true", help="the exchange of this number, not the episode")
     parser = add_command(traces, "export", export, parents=[conditions])
     parser.add_argument("--limit", type=_positive, help="only the newest; all by default")
     parser.add_argument(
@@ -46,6 +48,7 @@ def add_traces(commands: Commands) -> None:
         default="jsonl",
         help="OpenAI messages (the default), OpenTelemetry's OTLP, or ATIF v1.8; an object a line",
     )
+    parser.add_argument("--recorded", type=int, metavar="ID", help="this exchange of `posttrain record`, as one JSON")
     parser = add_command(traces, "replay", replay, parents=[one_episode])
     parser.add_argument("--model", type=Path, help="a model's folder: feed the token ids back, not the messages")
     parser.add_argument("--params", type=Path, help="play by this params.yaml, not by what the run had")
@@ -74,10 +77,15 @@ def _positive(text: str) -> int:
     return value
 
 
-def list_episodes(limit: int, **conditions: Any) -> None:
-    """The last recorded episodes that meet all conditions, newest first, and how many do."""
+def list_episodes(limit: int, recorded: bool, **conditions: Any) -> None:
+    """The last recorded episodes that meet all conditions, newest first, and how many do; with
+    --recorded exchanges of `posttrain record`."""
     from posttrain.traces.show import episodes_table
 
+    conditions = split_conditions(conditions, is_recorded=recorded)
+    if recorded:
+        list_recorded(conditions, limit=limit)
+        return
     with open_store() as connection:
         wanted = EpisodeFilter(**conditions)
         found = lines(connection, matching(connection, wanted, limit=limit))
@@ -95,19 +103,26 @@ def list_runs() -> None:
         print(runs_table(runs(connection)))
 
 
-def show(episode: int) -> None:
-    """Print one episode as a conversation."""
+def show(episode: int, recorded: bool) -> None:
+    """Print one episode, or one recorded exchange, as a conversation."""
     from posttrain.traces.show import conversation
 
+    if recorded:
+        show_recorded(episode)
+        return
     with open_store() as connection:
         print(conversation(read_stored(connection, episode)))
 
 
-def export(limit: int | None, file_format: str, **conditions: Any) -> None:
+def export(limit: int | None, file_format: str, recorded: int | None, **conditions: Any) -> None:
     """The episodes that meet all conditions as JSON lines on stdout, newest first: OpenAI messages,
     tokens, mask, log-probs, turns, scores, reward; or as `--format` says."""
     from posttrain.traces import atif, otel, reading
 
+    if recorded is not None:
+        split_conditions({**conditions, "limit": limit}, is_recorded=True)
+        print(json.dumps(read_recorded(recorded), indent=1))
+        return
     schemas = functools.lru_cache(lambda world: _schemas(json.loads(world)))
     with open_store() as connection:
         wanted = EpisodeFilter(**conditions)

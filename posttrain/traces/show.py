@@ -32,7 +32,7 @@ def episodes_table(episodes: Sequence[Line]) -> str:
         )
         for one in episodes
     ]
-    return _table(header, rows)
+    return text_table(header, rows)
 
 
 def runs_table(runs: Sequence[RunLine]) -> str:
@@ -50,7 +50,7 @@ def runs_table(runs: Sequence[RunLine]) -> str:
         )
         for one in runs
     ]
-    return _table(header, rows)
+    return text_table(header, rows)
 
 
 def conversation(episode: StoredEpisode) -> str:
@@ -142,7 +142,8 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.1f} ms"
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell."""
     lines = [list(map(visible_line, row)) for row in (header, *rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     return "\n".join(

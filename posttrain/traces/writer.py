@@ -9,6 +9,7 @@ store the oldest run's episodes go first, and within a run the oldest.
 
 import contextlib
 import json
+import math
 import sqlite3
 import sys
 import time
@@ -23,6 +24,7 @@ from pydantic import BaseModel
 
 from posttrain.runtime.exits import ConfigurationError, DataError, StageError
 from posttrain.runtime.sqlite import transaction
+from posttrain.traces.exchanges import delete_oldest
 from posttrain.traces.location import VARIABLE, max_store_bytes, trace_location
 from posttrain.traces.packing import Row, pack_body, pack_calls, pack_filters, pack_task, to_json
 from posttrain.traces.store import open_to_write, set_aside, typed_errors
@@ -165,13 +167,17 @@ def _open_writer(stage: str, *, key: str, params: EpisodeParams) -> TraceWriter 
 
 
 def make_room(connection: sqlite3.Connection, *, max_bytes: int) -> int:
-    """Delete episodes until nine tenths of `max_bytes` are in use, where the file is larger, and
-    shrink the file; returns how many were deleted. Runs, tasks and tools that no episode needs any
-    more go too: a run that still writes puts its own row back."""
+    """Delete episodes and recorded exchanges, oldest first, until nine tenths of `max_bytes` are in
+    use, where the file is larger, and shrink the file; returns how many episodes were deleted.
+    Runs, tasks and tools that no episode needs any more go too: a run that still writes puts its
+    own row back."""
     if file_bytes(connection) <= max_bytes:
         return 0
     num_deleted = 0
-    for (run,) in connection.execute("SELECT id FROM runs ORDER BY started_at, id").fetchall():
+    runs = connection.execute("SELECT id, started_at FROM runs ORDER BY started_at, id").fetchall()
+    for run, started_at in (*runs, (0, math.inf)):
+        while _used_bytes(connection) > _TARGET_FRAC * max_bytes and delete_oldest(connection, before=started_at):
+            pass
         while _used_bytes(connection) > _TARGET_FRAC * max_bytes and (chunk := _delete_chunk(connection, run)):
             num_deleted += chunk
     with transaction(connection):
