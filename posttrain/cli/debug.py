@@ -12,18 +12,23 @@ from posttrain.runtime.exits import ConfigurationError, DataError
 
 if TYPE_CHECKING:
     from posttrain.data.edits import VerifiedEdit
-    from posttrain.traces.values import Run
+    from posttrain.debug.player import Player
+    from posttrain.debug.session import Session
+    from posttrain.traces.values import Run, StoredEpisode
+    from posttrain.types import Task, Trajectory
 
 
 def add_debug(commands: Commands) -> None:
     """The commands `debug` and `edits`."""
     parser = add_command(commands, "debug", debug)
-    parser.add_argument("episode", type=int, help="an episode's number, from `posttrain traces list`")
+    parser.add_argument("episode", type=int, nargs="?", help="an episode's number, from `posttrain traces list`")
     parser.add_argument("--model", type=Path, help="who plays on: a model's folder (by default that of its stage)")
     parser.add_argument("--expert", action="store_true", help="the world's expert plays on")
     parser.add_argument("--params", type=Path, help="play by this params.yaml, not by what the run had")
     parser.add_argument("--at", type=int, default=1, help="the turn to stop at")
     parser.add_argument("--suggest", action="store_true", help="say which turn to edit first, and end")
+    parser.add_argument("--ui", dest="has_page", action="store_true", help="as a page in a browser, until Ctrl-C")
+    parser.add_argument("--port", type=int, default=0, help="of the page, on 127.0.0.1; any free one by default")
     edits = add_commands(commands, "edits", "Edits of agents' messages that were verified by playing on.")
     add_command(edits, "list", list_edits)
     parser = add_command(edits, "propose", propose)
@@ -35,27 +40,83 @@ def add_debug(commands: Commands) -> None:
         add_command(edits, name, command).add_argument("edit", help="an edit's id, or its beginning")
 
 
-def debug(episode: int, model: Path | None, expert: bool, params: Path | None, at: int, suggest: bool) -> None:
+def debug(
+    episode: int | None,
+    model: Path | None,
+    expert: bool,
+    params: Path | None,
+    at: int,
+    suggest: bool,
+    has_page: bool,
+    port: int,
+) -> None:
     """Stop a recorded episode at a turn, look, edit, and play on. Commands are read from stdin;
     `help` lists them. Verified edits go to data/edits; nothing else is changed."""
-    from posttrain.debug.player import expert_player, model_player
-    from posttrain.debug.session import Session
     from posttrain.debug.terminal import Debugger
     from posttrain.provenance.code_version import read_version
-    from posttrain.worlds.catalog import make_domain
 
+    sessions, who, code = _Sessions(model, expert, params), getpass.getuser(), str(read_version(Path.cwd()))
+    if has_page:
+        _serve(sessions, episode, at, port, who=who, code=code)
+        return
+    if episode is None:
+        raise ConfigurationError("name an episode, from `posttrain traces list`, or look for one with --ui")
     with open_store() as connection:
-        stored = read_stored(connection, episode)
-    world, agent = recorded_settings(stored.run, params)
-    domain = make_domain(world)
-    player = expert_player(domain, agent) if expert else model_player(model or _model_of(stored.run), domain, agent)
-    session = Session(stored.traced.task, stored.traced.trajectory, player)
+        session = sessions.open(read_stored(connection, episode))
     session.go_to(at)
-    debugger = Debugger(session, who=getpass.getuser(), code=str(read_version(Path.cwd())))
+    debugger = Debugger(session, who=who, code=code)
     if suggest:
         debugger.do_suggest("")
     else:
         debugger.cmdloop()
+
+
+class _Sessions:
+    """Makes a session of an episode; the model that played last stays loaded."""
+
+    def __init__(self, model: Path | None, expert: bool, params: Path | None) -> None:
+        self._model, self._expert, self._params = model, expert, params
+        self._last: tuple[object, Player] | None = None
+
+    def open(self, stored: "StoredEpisode") -> "Session":
+        from posttrain.debug.player import expert_player, model_player
+        from posttrain.debug.session import Session
+        from posttrain.worlds.catalog import make_domain
+
+        model = None if self._expert else self._model or _model_of(stored.run)
+        asked = (model, stored.run.settings)
+        if self._last is None or self._last[0] != asked:
+            world, agent = recorded_settings(stored.run, self._params)
+            domain = make_domain(world)
+            self._last = asked, model_player(model, domain, agent) if model else expert_player(domain, agent)
+        return Session(stored.traced.task, stored.traced.trajectory, self._last[1])
+
+    def score(self, episode: "Trajectory", task: "Task") -> "Trajectory":
+        """By the reward of params.yaml; unchanged where there is none."""
+        from posttrain.config.params import load_params
+        from posttrain.rewards.total import load_reward
+        from posttrain.worlds.catalog import score_names
+
+        assert self._last is not None
+        known = score_names(self._last[1].domain)
+        try:
+            reward = load_reward(load_params(self._params or Path("params.yaml")).reward, known)
+        except ConfigurationError:
+            return episode
+        return reward.score(episode, task)
+
+
+def _serve(sessions: _Sessions, episode: int | None, at: int, port: int, *, who: str, code: str) -> None:
+    from posttrain.debug.page import TEMPLATE, DebugPage, Source
+    from posttrain.debug.server import DebugServer
+    from posttrain.report.html import rendered
+
+    page = DebugPage(Source(open_store, sessions.open, sessions.score), who=who, code=code)
+    server = DebugServer(page, rendered(TEMPLATE, title="Debugger"), port)
+    if episode is not None:
+        page.open(episode, at=at)
+    print(f"the debugger, until Ctrl-C: {server.address}", flush=True)
+    server.serve_forever()
 
 
 def list_edits() -> None:
