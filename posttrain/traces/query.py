@@ -138,7 +138,10 @@ def groups(connection: sqlite3.Connection, run: int) -> list[Group]:
         "task_id",
         (run,),
     )
-    return [Group(*figures, tuple(sorted(json.loads(episodes)))) for *figures, episodes in rows]
+    return [
+        Group(step, task_id, cell, reward, num_failed, tuple(sorted(json.loads(episodes))))
+        for step, task_id, cell, reward, num_failed, episodes in rows
+    ]
 
 
 def trainings(connection: sqlite3.Connection) -> list[int]:
