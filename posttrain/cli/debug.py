@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from posttrain.data.edits import VerifiedEdit
     from posttrain.debug.player import Player
     from posttrain.debug.session import Session
+    from posttrain.rewards.total import RuleReward
     from posttrain.traces.values import Run, StoredEpisode
     from posttrain.types import Task, Trajectory
+    from posttrain.worlds.protocol import Domain
 
 
 def add_debug(commands: Commands) -> None:
@@ -77,6 +79,7 @@ class _Sessions:
     def __init__(self, model: Path | None, expert: bool, params: Path | None) -> None:
         self._model, self._expert, self._params = model, expert, params
         self._last: tuple[object, Player] | None = None
+        self._reward: RuleReward | None = None
 
     def open(self, stored: "StoredEpisode") -> "Session":
         from posttrain.debug.player import expert_player, model_player
@@ -89,21 +92,24 @@ class _Sessions:
             world, agent = recorded_settings(stored.run, self._params)
             domain = make_domain(world)
             self._last = asked, model_player(model, domain, agent) if model else expert_player(domain, agent)
+            self._reward = _reward_of(domain, self._params or Path("params.yaml"))
         return Session(stored.traced.task, stored.traced.trajectory, self._last[1])
 
     def score(self, episode: "Trajectory", task: "Task") -> "Trajectory":
         """By the reward of params.yaml; unchanged where there is none."""
-        from posttrain.config.params import load_params
-        from posttrain.rewards.total import load_reward
-        from posttrain.worlds.catalog import score_names
+        return episode if self._reward is None else self._reward.score(episode, task)
 
-        assert self._last is not None
-        known = score_names(self._last[1].domain)
-        try:
-            reward = load_reward(load_params(self._params or Path("params.yaml")).reward, known)
-        except ConfigurationError:
-            return episode
-        return reward.score(episode, task)
+
+def _reward_of(domain: "Domain", params: Path) -> "RuleReward | None":
+    from posttrain.config.params import load_params
+    from posttrain.rewards.total import load_reward
+    from posttrain.worlds.catalog import score_names
+
+    try:
+        return load_reward(load_params(params).reward, score_names(domain))
+    except ConfigurationError as error:
+        print(f"branches have no reward: {error}", flush=True)
+        return None
 
 
 def _serve(sessions: _Sessions, episode: int | None, at: int, port: int, *, who: str, code: str) -> None:

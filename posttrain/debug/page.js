@@ -55,12 +55,7 @@
     for (const one of ["episodes", "map", "session"]) $(one).hidden = one !== view;
     drawActions();
   };
-  const button = (text, onClick, className = "") => {
-    const made = make("button", className, text);
-    made.type = "button";
-    made.addEventListener("click", onClick);
-    return made;
-  };
+  const button = (text, onclick, className = "") => Object.assign(make("button", className, text), { type: "button", onclick });
 
   const drawActions = () => {
     const had = document.activeElement?.dataset?.key;
@@ -80,6 +75,7 @@
     drawActions();
     if (!state) return;
     const { about } = state;
+    const hadFocus = $("session").contains(document.activeElement);
     $("about").textContent = `episode ${about.episode} of ${about.stage}${about.step === null ? "" : `, step ${about.step}`} · task ${about.task} ${about.cell}, split ${about.split} · ${about.player} plays on · mode ${state.mode}${state.anyway ? " anyway" : ""}`;
     $("tree").replaceChildren(...state.nodes.filter((one) => one.parent === null).flatMap((one) => branches(one, 0)));
     $("turns").replaceChildren(...state.turns.map(turn));
@@ -96,13 +92,14 @@
       const summary = make("summary", state.offered.includes(tool.name) ? "" : "dim", `${tool.name}${state.offered.includes(tool.name) ? "" : " (not offered)"}: ${tool.description}`);
       return unfolding(summary, () => make("pre", "", JSON.stringify(JSON.parse(tool.parameters), null, 1)));
     }));
+    if (hadFocus) focusIn("#turns .here .at");
   };
 
   const branches = (node, depth) => {
     const line = make("div", node.number === state.current ? "branch here" : "branch");
     line.style.paddingLeft = `${0.3 + 1.2 * depth}rem`;
     const go = button("", () => run("go", { at: Math.max(1, node.differs ?? 1), node: node.number }));
-    if (node.number === state.current) go.setAttribute("aria-current", "true");
+    go.ariaCurrent = node.number === state.current ? "true" : null;
     const came = node.parent === null ? `recorded${node.episode ? ` ${node.episode}` : ""}` : `from turn ${node.at}${node.is_edited ? ", edited" : ""}`;
     const differs = node.differs === null || node.number === 0 ? "" : `differs from turn ${node.differs}`;
     go.append(make("span", "", `${node.number}  ${came}`), make("span", node.is_success ? "good" : "bad", node.result), make("span", "dim", `reward ${number(node.reward)}`), make("span", "dim", differs));
@@ -113,21 +110,16 @@
   const turn = (one, index) => {
     const isHere = index + 1 === state.at;
     const line = make("div", isHere ? "turn here" : "turn");
-    const go = button(String(index + 1), () => run("go", { at: index + 1 }), "at");
-    go.setAttribute("aria-label", `turn ${index + 1}`);
-    if (isHere) go.setAttribute("aria-current", "step");
+    const go = Object.assign(button(String(index + 1), () => run("go", { at: index + 1 }), "at"), { ariaLabel: `turn ${index + 1}`, ariaCurrent: isHere ? "step" : null });
     line.append(go, make("span", "text", one.text));
-    if (isHere && state.pending) line.append(make("span", "text edited", `edited, not played on: ${oneLine(state.pending)}`));
+    if (isHere && state.pending) line.append(make("span", "text edited", `edited, not played on: ${state.pending.text} ${state.pending.calls.map(([name, given]) => `${name}(${given})`).join(" ")}`));
     line.append(...one.results.map((result) => make("span", result.outcome && result.outcome !== "ok" ? "tool bad" : "tool", `← ${result.outcome === "ok" ? "" : `${result.outcome} `}${result.text}`)));
     const figures = make("span", "figures");
-    if (one.logprob !== null) figures.append(make("span", "", `least log-prob ${number(one.logprob)}`));
-    if (one.entropy !== null) figures.append(make("span", "", `most entropy ${number(one.entropy)}`));
-    if (one.value !== null) figures.append(make("span", "", `success from here ${Math.round(100 * one.value)} %`));
+    for (const [value, text] of [[one.logprob, `least log-prob ${number(one.logprob)}`], [one.entropy, `most entropy ${number(one.entropy)}`], [one.value, `success from here ${Math.round(100 * one.value)} %`]]) if (value !== null) figures.append(make("span", "", text));
     if (one.is_suggested) figures.append(make("span", "edited", "edit this turn first"));
     line.append(figures);
     return line;
   };
-  const oneLine = (message) => [message.text, ...message.calls.map(([name, given]) => `${name}(${given})`)].join(" ").trim();
 
   const look = () => {
     const found = state.read.map((message) => {
@@ -148,8 +140,7 @@
       const token = make("span", isTrained ? "" : "untrained", text);
       token.style.background = `hsl(8 80% 55% / ${Math.min(0.75, -logprob / 5).toFixed(2)})`;
       token.title = `log-prob ${number(logprob, 3)}, entropy ${number(entropy, 3)} nats${isTrained ? "" : ", not trained on"}`;
-      token.tabIndex = -1;
-      token.addEventListener("focus", () => { told.textContent = `${JSON.stringify(text)}: ${token.title}`; });
+      Object.assign(token, { tabIndex: -1, onfocus: () => { told.textContent = `${JSON.stringify(text)}: ${token.title}`; } });
       line.append(token);
     });
     if (written.length) line.firstChild.tabIndex = 0;
@@ -186,8 +177,8 @@
     $("rows").replaceChildren(...answer.episodes.map((one) => {
       const row = make("tr");
       const first = make("td");
-      first.append(button(String(one.episode), (event) => { event.stopPropagation(); open(one.episode); }));
-      row.addEventListener("click", () => open(one.episode));
+      first.append(button(String(one.episode)));
+      row.onclick = () => open(one.episode);
       const result = `${one.result}${one.failure ? ` (${one.failure})` : ""}`;
       row.append(first, make("td", "", `${one.stage} ${one.part}`.trim()), make("td", "n", one.step ?? "–"), make("td", "wide", `${one.task.slice(0, 12)} ${one.cell}`), make("td", "n wide", one.num_turns), make("td", one.result === "success" ? "good" : "bad", result), make("td", "n", number(one.reward, 3)));
       return row;
@@ -206,27 +197,24 @@
   const drawMap = async (given = {}) => {
     const answer = await run("groups", given);
     if (!answer.groups) return;
-    $("run").replaceChildren(...answer.runs.map((one) => { const made = make("option", "", String(one)); made.selected = one === answer.run; return made; }));
+    $("run").replaceChildren(...answer.runs.map((one) => Object.assign(make("option", "", String(one)), { selected: one === answer.run })));
     if (!answer.groups.length) { $("group").textContent = "No training's episodes are in the trace store."; return; }
     const rewards = answer.groups.map((one) => one.reward ?? 0);
     const [low, high] = [Math.min(...rewards), Math.max(...rewards)];
     $("scale").textContent = `mean reward of a group, from ${number(low)} (red) to ${number(high)} (green)`;
-    const steps = Map.groupBy ? Map.groupBy(answer.groups, (one) => one.step) : new Map();
-    if (!Map.groupBy) for (const one of answer.groups) steps.set(one.step, [...(steps.get(one.step) ?? []), one]);
+    const steps = new Map();
+    for (const one of answer.groups) steps.set(one.step, [...(steps.get(one.step) ?? []), one]);
     $("grid").replaceChildren(...[...steps].map(([step, groups]) => {
       const row = make("div", "step");
       row.append(make("span", "", String(step)), ...groups.map((one) => {
-        const cell = button("", () => open(one.episodes[0], one.episodes.slice(1)));
+        const told = `step ${one.step}, task ${one.task_id} ${one.cell}: mean reward ${number(one.reward, 3)}, ${one.num_failed} of ${one.episodes.length} failed`;
+        const cell = Object.assign(button("", () => open(one.episodes[0], one.episodes.slice(1))), { tabIndex: -1, title: told, ariaLabel: told });
         cell.style.background = heat(high > low ? ((one.reward ?? 0) - low) / (high - low) : 0.5);
         cell.dataset.task = one.task_id;
-        cell.tabIndex = -1;
-        const told = `step ${one.step}, task ${one.task_id} ${one.cell}: mean reward ${number(one.reward, 3)}, ${one.num_failed} of ${one.episodes.length} failed`;
-        cell.title = told;
-        cell.setAttribute("aria-label", told);
-        cell.addEventListener("focus", () => {
+        cell.onfocus = () => {
           $("group").textContent = told;
           for (const other of $("grid").querySelectorAll("button")) other.classList.toggle("same", other.dataset.task === one.task_id);
-        });
+        };
         return cell;
       }));
       return row;
@@ -246,7 +234,10 @@
       one.turns.forEach((messages, index) => column.append(...messages.map((message, at) => bubble(message, place && !at && index + 1 === one.differs ? `turn ${index + 1}, first difference` : ""))));
       return column;
     }));
-    $("compared").replaceChildren(make("h2", "", "Side by side"), columns);
+    const heading = make("h2", "", "Side by side ");
+    heading.append(button("close", () => $("compared").replaceChildren(), "plain"));
+    $("compared").replaceChildren(heading, columns);
+    $("compared").scrollIntoView();
     return answer;
   };
 
@@ -255,10 +246,8 @@
   // A dialog: `fields` are elements or [name, label, element]; `send` gives the answer of the server.
   const prompt = (title, about, fields, send) => {
     const form = $("form");
-    const problem = make("p", "bad");
-    problem.setAttribute("role", "alert");
-    const asked = make("h2", "", title);
-    asked.id = "asked";
+    const problem = Object.assign(make("p", "bad"), { role: "alert" });
+    const asked = Object.assign(make("h2", "", title), { id: "asked" });
     const rows = fields.map((field) => {
       if (!Array.isArray(field)) return field;
       const label = make("label", "", field[1]);
@@ -285,8 +274,7 @@
   const choice = (names, value) => {
     const made = make("select");
     made.append(...names.map((name) => make("option", "", name)));
-    made.value = value;
-    return made;
+    return Object.assign(made, { value });
   };
   const plays = (value) => field("input", value, { type: "number", min: 1, max: 256, required: true });
 
@@ -306,14 +294,9 @@
     const addCall = (call) => {
       const box = make("div", "call");
       box.dataset.call = call.id;
-      const name = choice(state.offered, call.name);
-      name.setAttribute("aria-label", "tool");
-      const given = field("textarea", call.arguments, { spellcheck: false });
-      given.setAttribute("aria-label", "arguments, as JSON");
-      const wrong = make("p", "bad");
-      wrong.setAttribute("aria-live", "polite");
-      name.addEventListener("change", check);
-      given.addEventListener("input", check);
+      const name = Object.assign(choice(state.offered, call.name), { ariaLabel: "tool", onchange: check });
+      const given = field("textarea", call.arguments, { spellcheck: false, ariaLabel: "arguments, as JSON", oninput: check });
+      const wrong = Object.assign(make("p", "bad"), { ariaLive: "polite" });
       box.append(name, " ", button("remove this call", () => box.remove(), "plain"), given, wrong);
       calls.append(box);
       return given;
@@ -348,9 +331,8 @@
     ({ num, temperature }) => run("play", { num: Number(num.value), temperature: Number(temperature.value) }));
   const guess = () => {
     const [num, cost] = [plays(8), make("p", "dim")];
-    const tell = () => { cost.textContent = `${num.value * state.turns.length} plays: ${num.value} from each of ${state.turns.length} turns`; };
-    num.addEventListener("input", tell);
-    tell();
+    num.oninput = () => { cost.textContent = `${num.value * state.turns.length} plays: ${num.value} from each of ${state.turns.length} turns`; };
+    num.oninput();
     prompt("Suggest the turn to edit first", "It is the one over which success falls the most.", [["num", "plays on from each turn", num], cost], () => run("suggest", { num: Number(num.value) }));
   };
   const save = () => prompt("Verify the edit and save it", "The policy plays on as often with the edit and without it; the edit goes to data/edits where it helps.",
@@ -360,8 +342,7 @@
     [["nodes", "branches", field("input", [state.nodes[state.current].parent ?? 0, state.current].join(" "), { required: true })]],
     ({ nodes }) => compare(nodes.value.trim().split(/[\s,]+/).map(Number)));
   const help = () => {
-    const legend = make("div");
-    legend.id = "legend";
+    const legend = Object.assign(make("div"), { id: "legend" });
     legend.append(...ACTIONS.map((one) => { const line = make("div"); line.append(make("kbd", "", one.key), one.about); return line; }));
     prompt("Keys", "", [legend], () => null);
   };
@@ -416,6 +397,7 @@
     if (action.view === "session") show("session");
     action.act();
   });
+  $("dialog").addEventListener("close", () => { document.activeElement.blur(); if (view === "session") focusIn("#turns .here .at"); });
   $("filter").addEventListener("submit", (event) => { event.preventDefault(); search(); });
   $("run").addEventListener("change", () => drawMap({ run: Number($("run").value) }));
   $("see-world").addEventListener("click", world);
