@@ -303,8 +303,10 @@
     };
     message.tool_calls.forEach(addCall);
     const add = button("add a call", () => { addCall({ id: "", name: state.offered[0], arguments: "{}" }).focus(); check(); }, "plain");
-    prompt("Edit the agent's message", `In place of what it wrote at turn ${state.at}.`, [calls, add, ["content", "text", text]], () =>
-      run("message", { message: { role: "assistant", content: text.value, reasoning_content: message.reasoning_content, tool_calls: given() } }));
+    prompt("Edit the agent's message", `In place of what it wrote at turn ${state.at}.`, [calls, add, ["content", "text", text]], async () => {
+      const wrong = (await ask("check", { calls: given() })).problems?.find(Boolean);
+      return wrong ? { error: wrong } : run("message", { message: { role: "assistant", content: text.value, reasoning_content: message.reasoning_content, tool_calls: given() } });
+    });
     check();
   };
   const editResult = (call) => {

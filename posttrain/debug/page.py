@@ -108,7 +108,7 @@ class DebugPage:
             "compare": self._compare,
         }
         edits: dict[str, Callable[..., Any]] = {
-            "message": session.edit_message,
+            "message": self._message,
             "result": session.edit_result,
             "undo": session.undo,
         }
@@ -184,6 +184,9 @@ class DebugPage:
 
     def _break(self, condition: str) -> str:
         return "" if self._open.go_to_next(condition) else NO_TURN
+
+    def _message(self, message: Message) -> None:
+        self._open.edit_message(replace(message, role="assistant"))
 
     def _check(self, calls: list[ToolCall]) -> dict[str, Any]:
         return {"problems": [self._open.problem(call) for call in calls]}
