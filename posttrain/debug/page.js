@@ -10,6 +10,7 @@
   let state = null; // of the session, null where none is open
   let view = "episodes";
   let isPlaying = false;
+  let lastBreak = "error";
 
   // -- asking
 
@@ -74,8 +75,7 @@
   const draw = () => {
     drawActions();
     if (!state) return;
-    const { about } = state;
-    const hadFocus = $("session").contains(document.activeElement);
+    const [{ about }, hadFocus] = [state, $("session").contains(document.activeElement)];
     $("about").textContent = `episode ${about.episode} of ${about.stage}${about.step === null ? "" : `, step ${about.step}`} · task ${about.task} ${about.cell}, split ${about.split} · ${about.player} plays on · mode ${state.mode}${state.anyway ? " anyway" : ""}`;
     $("tree").replaceChildren(...state.nodes.filter((one) => one.parent === null).flatMap((one) => branches(one, 0)));
     $("turns").replaceChildren(...state.turns.map(turn));
@@ -85,14 +85,13 @@
     $("look").replaceChildren(...look());
     $("tokens").replaceChildren(...tokens());
     $("goal").textContent = state.goal;
-    const scores = Object.entries(state.scores).map(([name, value]) => `${name} ${number(value)}`);
     const advantage = state.advantage === null ? "no advantage is recorded" : `advantage ${number(state.advantage, 3)}`;
-    $("scores").textContent = [...scores, advantage, state.feedback].filter(Boolean).join(" · ");
-    $("tools").replaceChildren(...state.tools.map((tool) => {
-      const summary = make("summary", state.offered.includes(tool.name) ? "" : "dim", `${tool.name}${state.offered.includes(tool.name) ? "" : " (not offered)"}: ${tool.description}`);
-      return unfolding(summary, () => make("pre", "", JSON.stringify(JSON.parse(tool.parameters), null, 1)));
+    $("scores").textContent = [...Object.entries(state.scores).map(([name, value]) => `${name} ${number(value)}`), advantage, state.feedback].filter(Boolean).join(" · ");
+    $("tools").replaceChildren(...state.tools.map(({ name, description, parameters }) => {
+      const [kind, more] = state.offered.includes(name) ? ["", ""] : ["dim", " (not offered)"];
+      return unfolding(make("summary", kind, `${name}${more}: ${description}`), () => make("pre", "", JSON.stringify(JSON.parse(parameters), null, 1)));
     }));
-    if (hadFocus) focusIn("#turns .here .at");
+    if (hadFocus && !$("session").contains(document.activeElement)) document.querySelector("#turns .here .at")?.focus({ preventScroll: true });
   };
 
   const branches = (node, depth) => {
@@ -124,7 +123,7 @@
   const look = () => {
     const found = state.read.map((message) => {
       const box = bubble(message, message.is_edited ? "edited: what follows is counterfactual" : "");
-      if (message.role === "tool" && message.id in state.draft.results) box.append(button("edit this result", () => editResult(message.id), "plain"));
+      if (message.id in state.draft.results) box.append(button("edit this result", () => editResult(message.id), "plain"));
       return box;
     });
     if (state.pending) found.push(bubble(state.pending, "edited, not played on"));
@@ -137,10 +136,9 @@
     const { read, written, num } = state.tokens;
     const [box, told, line] = [make("div", "tokens"), make("p", "figures", " "), make("span", "written")];
     written.forEach(([text, logprob, entropy, isTrained]) => {
-      const token = make("span", isTrained ? "" : "untrained", text);
+      const title = `log-prob ${number(logprob, 3)}, entropy ${number(entropy, 3)} nats${isTrained ? "" : ", not trained on"}`;
+      const token = Object.assign(make("span", isTrained ? "" : "untrained", text), { title, tabIndex: -1, onfocus: () => { told.textContent = `${JSON.stringify(text)}: ${title}`; } });
       token.style.background = `hsl(8 80% 55% / ${Math.min(0.75, -logprob / 5).toFixed(2)})`;
-      token.title = `log-prob ${number(logprob, 3)}, entropy ${number(entropy, 3)} nats${isTrained ? "" : ", not trained on"}`;
-      Object.assign(token, { tabIndex: -1, onfocus: () => { told.textContent = `${JSON.stringify(text)}: ${token.title}`; } });
       line.append(token);
     });
     if (written.length) line.firstChild.tabIndex = 0;
@@ -175,10 +173,8 @@
     const select = $("filter").elements.stage;
     if (select.length === 1) select.append(...answer.stages.map((name) => make("option", "", name)));
     $("rows").replaceChildren(...answer.episodes.map((one) => {
-      const row = make("tr");
-      const first = make("td");
+      const [row, first] = [Object.assign(make("tr"), { onclick: () => open(one.episode) }), make("td")];
       first.append(button(String(one.episode)));
-      row.onclick = () => open(one.episode);
       const result = `${one.result}${one.failure ? ` (${one.failure})` : ""}`;
       row.append(first, make("td", "", `${one.stage} ${one.part}`.trim()), make("td", "n", one.step ?? "–"), make("td", "wide", `${one.task.slice(0, 12)} ${one.cell}`), make("td", "n wide", one.num_turns), make("td", one.result === "success" ? "good" : "bad", result), make("td", "n", number(one.reward, 3)));
       return row;
@@ -191,7 +187,7 @@
     if (answer.error) return;
     show("session");
     if (others.length) await compare(state.nodes.map((one) => one.number));
-    document.querySelector("#turns .here .at")?.focus();
+    else focusIn("#turns .here .at");
   };
 
   const drawMap = async (given = {}) => {
@@ -226,8 +222,7 @@
   const compare = async (nodes) => {
     const answer = await run("compare", { nodes });
     if (!answer.compared) return answer;
-    const columns = make("div", "columns");
-    columns.tabIndex = 0;
+    const columns = Object.assign(make("div", "columns"), { tabIndex: 0 });
     columns.append(...answer.compared.map((one, place) => {
       const column = make("div");
       column.append(make("strong", one.is_success ? "good" : "bad", `branch ${one.number}: ${one.result}, reward ${number(one.reward)}`));
@@ -237,6 +232,7 @@
     const heading = make("h2", "", "Side by side ");
     heading.append(button("close", () => $("compared").replaceChildren(), "plain"));
     $("compared").replaceChildren(heading, columns);
+    columns.focus({ preventScroll: true });
     $("compared").scrollIntoView();
     return answer;
   };
@@ -255,8 +251,8 @@
       label.append(field[2].type === "checkbox" ? "" : document.createElement("br"), field[2]);
       return label;
     });
-    const done = make("button", "plain", "Do it (Enter; in a text Ctrl+Enter)");
-    form.replaceChildren(asked, make("p", "dim", about), ...rows, problem, done, " ", button("Leave it (Esc)", () => $("dialog").close(), "plain"));
+    const done = send ? [make("button", "plain", "Do it (Enter; in a text Ctrl+Enter)"), " "] : [];
+    form.replaceChildren(asked, make("p", "dim", about), ...rows, problem, ...done, button("Leave it (Esc)", () => $("dialog").close(), "plain"));
     form.onsubmit = async (event) => {
       event.preventDefault();
       problem.textContent = "";
@@ -312,9 +308,8 @@
   const editResult = (call) => {
     const ids = Object.keys(state.draft.results);
     if (!ids.length) { say("no tool answered before this turn", true); return; }
-    const text = field("textarea", state.draft.results[call ?? ids[0]]);
-    const which = choice(ids, call ?? ids[0]);
-    which.addEventListener("change", () => { text.value = state.draft.results[which.value]; });
+    const [text, which] = [field("textarea", state.draft.results[call ?? ids[0]]), choice(ids, call ?? ids[0])];
+    which.onchange = () => { text.value = state.draft.results[which.value]; };
     prompt("Edit a tool's result", "What follows is counterfactual: its outcome counts for nothing.", [["call", "of the call", which], ["text", "text", text]], () => run("result", { call_id: which.value, text: text.value }));
   };
   const editSystem = () => prompt("Edit the system text", "Before the whole conversation.", [["text", "text", field("textarea", state.draft.system)]], ({ text }) => run("system", { text: text.value }));
@@ -324,10 +319,7 @@
     [["mode", "mode", choice(["stub", "pin", "live"], state.mode)], ["anyway", " go on where the world answers otherwise than recorded ", field("input", "", { type: "checkbox", checked: state.anyway })]],
     ({ mode, anyway }) => run("mode", { mode: mode.value, anyway: anyway.checked }));
   const setBreak = () => prompt("Stand at the next turn where", "tool NAME [KEY=VALUE …] · error · credit · logprob BOUND · entropy BOUND · part BRANCH",
-    [["condition", "condition", field("input", sessionStorage.getItem("break") ?? "error", { required: true })]], async ({ condition }) => {
-      sessionStorage.setItem("break", condition.value);
-      return run("break", { condition: condition.value });
-    });
+    [["condition", "condition", field("input", lastBreak, { required: true })]], ({ condition }) => run("break", { condition: (lastBreak = condition.value) }));
   const fork = () => prompt("Fork", `Branches from turn ${state.at}, each to its end. ${state.warnings.join("; ")}.`,
     [["num", "branches", plays(4)], ["temperature", "temperature", field("input", 1, { type: "number", min: 0, max: 10, step: "any", required: true })]],
     ({ num, temperature }) => run("play", { num: Number(num.value), temperature: Number(temperature.value) }));
@@ -346,7 +338,7 @@
   const help = () => {
     const legend = Object.assign(make("div"), { id: "legend" });
     legend.append(...ACTIONS.map((one) => { const line = make("div"); line.append(make("kbd", "", one.key), one.about); return line; }));
-    prompt("Keys", "", [legend], () => null);
+    prompt("Keys", "", [legend]);
   };
   const move = (by) => {
     if (view !== "session") {
@@ -399,7 +391,7 @@
     if (action.view === "session") show("session");
     action.act();
   });
-  $("dialog").addEventListener("close", () => { document.activeElement.blur(); if (view === "session") focusIn("#turns .here .at"); });
+  $("dialog").addEventListener("close", () => { document.activeElement.blur(); if (view === "session") document.querySelector("#turns .here .at")?.focus({ preventScroll: true }); });
   $("filter").addEventListener("submit", (event) => { event.preventDefault(); search(); });
   $("run").addEventListener("change", () => drawMap({ run: Number($("run").value) }));
   $("see-world").addEventListener("click", world);

@@ -54,7 +54,7 @@ def wait(page, script):
 
 
 def said(text):
-    return f"document.querySelector('#said').textContent.includes({text!r})"
+    return f"document.querySelector('#said')?.textContent.includes({text!r})"
 
 
 def test_an_episode_is_found_edited_forked_and_its_edit_saved_by_keyboard_alone(server, page, tmp_path):
@@ -68,22 +68,22 @@ def test_an_episode_is_found_edited_forked_and_its_edit_saved_by_keyboard_alone(
     press(page, "Enter")
     wait(page, "document.querySelectorAll('#rows tr').length == 5")
     press(page, "Escape", "j", "ArrowDown", "j", "j", "j", "Enter")
-    wait(page, "document.querySelector('#about').textContent.includes('episode 1 of train_policy')")
+    wait(page, "document.querySelector('#about')?.textContent.includes('episode 1 of train_policy')")
 
     press(page, "b")
     wait(page, "document.activeElement.name == 'condition'")
     page.type("tool try_code code=2")
-    wait(page, "document.querySelector('.turn.here .at').textContent == '2'")
+    wait(page, "document.querySelector('.turn.here .at')?.textContent == '2'")
     press(page, "e")
-    wait(page, "document.activeElement.matches('#form select')")
+    wait(page, "document.activeElement?.matches('#form select')")
     press(page, "Tab", "Tab")
-    wait(page, "document.activeElement.matches('#form .call textarea')")
+    wait(page, "document.activeElement?.matches('#form .call textarea')")
     fill(page, '{"number": 1}')
-    wait(page, "document.querySelector('#form .call .bad').textContent.includes(\"unknown argument 'number'\")")
+    wait(page, "document.querySelector('#form .call .bad')?.textContent.includes(\"unknown argument 'number'\")")
     press(page, "Enter", ctrl=True)
-    wait(page, "document.querySelector('[role=alert]').textContent.includes('unknown argument')")
+    wait(page, "document.querySelector('[role=alert]')?.textContent.includes('unknown argument')")
     fill(page, arguments_of("123"))
-    wait(page, "document.querySelector('#form .call .bad').textContent == ''")
+    wait(page, "document.querySelector('#form .call .bad')?.textContent == ''")
     press(page, "Enter", ctrl=True)
     wait(page, "!document.querySelector('dialog').open && !!document.querySelector('.turn.here .edited')")
 
@@ -103,13 +103,13 @@ def test_an_episode_is_found_edited_forked_and_its_edit_saved_by_keyboard_alone(
     assert edit.turn == 2
 
     press(page, "t")
-    wait(page, "document.activeElement.matches('.branch.here button')")
+    wait(page, "document.activeElement?.matches('.branch.here button')")
     press(page, "Tab", "Enter")
-    wait(page, "document.querySelector('.branch.here').textContent.includes('from turn 2, edited')")
+    wait(page, "document.querySelector('.branch.here')?.textContent.includes('from turn 2, edited')")
     press(page, "x")
     wait(page, "document.activeElement.name == 'nodes'")
     press(page, "Enter")
-    wait(page, "document.querySelector('#compared .diverges').textContent.includes('turn 2, first difference')")
+    wait(page, "document.querySelector('#compared .diverges')?.textContent.includes('turn 2, first difference')")
     press(page, "?")
     wait(page, "document.querySelectorAll('#legend kbd').length > 20")
     press(page, "Escape")
@@ -120,14 +120,14 @@ def test_an_episode_is_found_edited_forked_and_its_edit_saved_by_keyboard_alone(
 
 def test_a_group_opens_from_the_map_and_hostile_text_stays_text(page):
     press(page, "h")
-    wait(page, "document.activeElement.matches('#grid button')")
+    wait(page, "document.activeElement?.matches('#grid button')")
     press(page, "ArrowDown", "ArrowUp", "Enter")
     wait(page, "document.querySelectorAll('#compared .columns > div').length == 2")
     press(page, "l")
     wait(page, "document.activeElement.textContent == '5'")
     press(page, "j", "Enter")
-    wait(page, "document.querySelector('#about').textContent.includes('episode 4 ')")
-    assert "⟨U+001B⟩[2J⟨U+202E⟩" in page.run("document.querySelector('#look').textContent")
+    wait(page, "document.querySelector('#about')?.textContent.includes('episode 4 ')")
+    assert "⟨U+001B⟩[2J⟨U+202E⟩" in page.run("document.querySelector('#look')?.textContent")
     assert page.run("document.title") == "Debugger"
     assert page.run("document.querySelectorAll('#look script').length") == 0
 
