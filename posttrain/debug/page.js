@@ -138,7 +138,7 @@
     written.forEach(([text, logprob, entropy, isTrained]) => {
       const title = `log-prob ${number(logprob, 3)}, entropy ${number(entropy, 3)} nats${isTrained ? "" : ", not trained on"}`;
       const token = Object.assign(make("span", isTrained ? "" : "untrained", text), { title, tabIndex: -1, onfocus: () => { told.textContent = `${JSON.stringify(text)}: ${title}`; } });
-      token.style.background = `hsl(8 80% 55% / ${Math.min(0.75, -logprob / 5).toFixed(2)})`;
+      token.style.background = `hsl(8 80% 55% / ${Math.min(0.75, -(logprob ?? -9) / 5).toFixed(2)})`;
       line.append(token);
     });
     if (written.length) line.firstChild.tabIndex = 0;
