@@ -2,6 +2,8 @@
 and keep the edits that help."""
 
 import getpass
+from collections.abc import Callable
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,7 +81,7 @@ class _Sessions:
     def __init__(self, model: Path | None, expert: bool, params: Path | None) -> None:
         self._model, self._expert, self._params = model, expert, params
         self._last: tuple[object, Player] | None = None
-        self._reward: RuleReward | None = None
+        self._reward: Callable[[], RuleReward | None] = lambda: None
 
     def open(self, stored: "StoredEpisode") -> "Session":
         from posttrain.debug.player import expert_player, model_player
@@ -92,12 +94,13 @@ class _Sessions:
             world, agent = recorded_settings(stored.run, self._params)
             domain = make_domain(world)
             self._last = asked, model_player(model, domain, agent) if model else expert_player(domain, agent)
-            self._reward = _reward_of(domain, self._params or Path("params.yaml"))
+            self._reward = cache(lambda: _reward_of(domain, self._params or Path("params.yaml")))
         return Session(stored.traced.task, stored.traced.trajectory, self._last[1])
 
     def score(self, episode: "Trajectory", task: "Task") -> "Trajectory":
         """By the reward of params.yaml; unchanged where there is none."""
-        return episode if self._reward is None else self._reward.score(episode, task)
+        reward = self._reward()
+        return episode if reward is None else reward.score(episode, task)
 
 
 def _reward_of(domain: "Domain", params: Path) -> "RuleReward | None":

@@ -16,12 +16,8 @@
 
   const say = (text, isBad = false) => { $("said").textContent = text; $("said").className = isBad ? "bad" : ""; };
   const ask = async (name, given = {}) => {
-    try {
-      const options = { method: "POST", headers: { Authorization: `Bearer ${key}` }, body: JSON.stringify(given) };
-      return await (await fetch(`/${name}`, options)).json();
-    } catch {
-      return { error: "the debugger does not answer: start `posttrain debug --ui` again" };
-    }
+    const options = { method: "POST", headers: { Authorization: `Bearer ${key}` }, body: JSON.stringify(given) };
+    return fetch(`/${name}`, options).then((answer) => answer.json()).catch(() => ({ error: "the debugger does not answer: start `posttrain debug --ui` again" }));
   };
   const pause = (ms) => new Promise((done) => setTimeout(done, ms));
   // Asks, waits while it plays, and draws what came of it. Gives the answer; its `error` says what is wrong.
@@ -41,10 +37,8 @@
     return answer;
   };
   const setPlaying = (is) => {
-    if (is === isPlaying) return;
-    isPlaying = is;
-    if (is) $("dialog").close();
-    drawActions();
+    if (is && !isPlaying) $("dialog").close();
+    if (is !== isPlaying) { isPlaying = is; drawActions(); }
   };
 
   // -- drawing
@@ -61,11 +55,9 @@
   const drawActions = () => {
     const had = document.activeElement?.dataset?.key;
     $("actions").replaceChildren(...ACTIONS.filter((one) => one.label && (!one.view || one.view === view)).map((one) => {
-      const made = button(`${one.label} `, one.act, "plain");
+      const made = Object.assign(button(`${one.label} `, one.act, "plain"), { title: one.about, disabled: isPlaying || (one.shows === "session" && !state) });
       made.append(make("kbd", "", one.key));
       made.dataset.key = one.key;
-      made.disabled = isPlaying || (one.shows === "session" && !state);
-      made.title = one.about;
       if (one.shows) made.setAttribute("aria-pressed", one.shows === view);
       return made;
     }));
@@ -150,24 +142,20 @@
 
   // Arrows move the focus along what `all` lists, which is one stop of the Tab key.
   const walk = (place, all, perRow = () => 1) => place.addEventListener("keydown", (event) => {
-    const items = all();
-    const at = items.indexOf(document.activeElement);
+    const [items, at] = [all(), all().indexOf(document.activeElement)];
     const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: perRow(), ArrowUp: -perRow() }[event.key];
     if (!by || at < 0) return;
     event.preventDefault();
     items[at].tabIndex = -1;
-    const next = items[Math.min(items.length - 1, Math.max(0, at + by))];
-    next.tabIndex = 0;
-    next.focus();
+    Object.assign(items[Math.min(items.length - 1, Math.max(0, at + by))], { tabIndex: 0 }).focus();
   });
 
   // -- episodes, and a training's groups
 
   const search = async () => {
     const form = new FormData($("filter"));
-    const given = Object.fromEntries([...form].filter(([, value]) => value !== ""));
-    for (const name of ["low", "high"]) if (name in given) given[name] = Number(given[name]);
-    const answer = await run("episodes", given);
+    const given = [...form].filter(([, value]) => value !== "").map(([name, value]) => [name, ["low", "high"].includes(name) ? Number(value) : value]);
+    const answer = await run("episodes", Object.fromEntries(given));
     if (!answer.episodes) return;
     $("found").textContent = answer.told;
     const select = $("filter").elements.stage;
@@ -181,10 +169,8 @@
     }));
   };
   const open = async (episode, others = []) => {
-    $("compared").replaceChildren();
-    $("world").textContent = "";
-    const answer = await run("open", { episode, others });
-    if (answer.error) return;
+    for (const one of ["compared", "world"]) $(one).replaceChildren();
+    if ((await run("open", { episode, others })).error) return;
     show("session");
     if (others.length) await compare(state.nodes.map((one) => one.number));
     else focusIn("#turns .here .at");
@@ -247,8 +233,7 @@
     const rows = fields.map((field) => {
       if (!Array.isArray(field)) return field;
       const label = make("label", "", field[1]);
-      field[2].name = field[0];
-      label.append(field[2].type === "checkbox" ? "" : document.createElement("br"), field[2]);
+      label.append(field[2].type === "checkbox" ? "" : make("br"), Object.assign(field[2], { name: field[0] }));
       return label;
     });
     const done = send ? [make("button", "plain", "Do it (Enter; in a text Ctrl+Enter)"), " "] : [];
@@ -276,8 +261,7 @@
 
   const editMessage = () => {
     const { message } = state.draft;
-    const calls = make("div");
-    const text = field("textarea", message.content);
+    const [calls, text] = [make("div"), field("textarea", message.content)];
     let isAsked = 0;
     const given = () => [...calls.children].map((one) => ({ id: one.dataset.call, name: one.querySelector("select").value, arguments: one.querySelector("textarea").value }));
     const check = async () => { // as one types; of several questions the last one's answer counts
@@ -337,7 +321,7 @@
     ({ nodes }) => compare(nodes.value.trim().split(/[\s,]+/).map(Number)));
   const help = () => {
     const legend = Object.assign(make("div"), { id: "legend" });
-    legend.append(...ACTIONS.map((one) => { const line = make("div"); line.append(make("kbd", "", one.key), one.about); return line; }));
+    for (const { key, about } of ACTIONS) legend.appendChild(make("div")).append(make("kbd", "", key), about);
     prompt("Keys", "", [legend]);
   };
   const move = (by) => {
@@ -377,10 +361,8 @@
   ];
 
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.altKey || event.metaKey) {
-      if (event.ctrlKey && event.key === "Enter" && $("dialog").open) $("form").requestSubmit();
-      return;
-    }
+    if (event.ctrlKey && event.key === "Enter" && $("dialog").open) $("form").requestSubmit();
+    if (event.ctrlKey || event.altKey || event.metaKey) return;
     const isTyping = event.target.matches("input, textarea, select");
     if ($("dialog").open || (isTyping && event.key !== "Escape") || event.defaultPrevented) return;
     const pressed = { ArrowDown: "j", ArrowUp: "k" }[event.key] ?? event.key;
@@ -392,9 +374,9 @@
     action.act();
   });
   $("dialog").addEventListener("close", () => { document.activeElement.blur(); if (view === "session") document.querySelector("#turns .here .at")?.focus({ preventScroll: true }); });
-  $("filter").addEventListener("submit", (event) => { event.preventDefault(); search(); });
-  $("run").addEventListener("change", () => drawMap({ run: Number($("run").value) }));
-  $("see-world").addEventListener("click", world);
+  $("filter").onsubmit = (event) => { event.preventDefault(); search(); };
+  $("run").onchange = () => drawMap({ run: Number($("run").value) });
+  $("see-world").onclick = world;
   show("episodes");
   run("state").then(() => (state ? show("session") : search()));
 })();
