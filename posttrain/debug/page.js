@@ -9,8 +9,7 @@
   history.replaceState(null, "", "/"); // the key is not left in the address
   let state = null; // of the session, null where none is open
   let view = "episodes";
-  let isPlaying = false;
-  let lastBreak = "error";
+  let [isPlaying, lastBreak] = [false, "error"];
 
   // -- asking
 
@@ -153,8 +152,7 @@
   // -- episodes, and a training's groups
 
   const search = async () => {
-    const form = new FormData($("filter"));
-    const given = [...form].filter(([, value]) => value !== "").map(([name, value]) => [name, ["low", "high"].includes(name) ? Number(value) : value]);
+    const given = [...new FormData($("filter"))].filter(([, value]) => value !== "").map(([name, value]) => [name, ["low", "high"].includes(name) ? Number(value) : value]);
     const answer = await run("episodes", Object.fromEntries(given));
     if (!answer.episodes) return;
     $("found").textContent = answer.told;
