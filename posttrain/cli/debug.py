@@ -2,6 +2,7 @@
 and keep the edits that help."""
 
 import getpass
+import os
 from collections.abc import Callable
 from functools import cache
 from itertools import islice
@@ -126,6 +127,8 @@ def _serve(sessions: _Sessions, episode: int | None, at: int, port: int, *, who:
         page.open(episode, at=at)
     print(f"the debugger, until Ctrl-C: {server.address}", flush=True)
     server.serve_forever()
+    if page.is_playing:
+        os._exit(0)  # the play's thread computes on, and torch aborts where Python ends around it
 
 
 def list_edits() -> None:

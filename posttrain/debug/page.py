@@ -66,6 +66,11 @@ class DebugPage:
         self._lock, self._playing, self._since, self._progress = threading.Lock(), "", 0.0, (0, 0)
         self._told: dict[str, Any] = {}  # of the play that ended last
 
+    @property
+    def is_playing(self) -> bool:
+        """True while a play runs."""
+        return bool(self._playing)
+
     def run(self, name: str, given: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
         """Run a command; the status of its answer, and the answer."""
         with self._lock:
