@@ -2,6 +2,9 @@
 and keep the edits that help."""
 
 import getpass
+import os
+from collections.abc import Callable
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,9 +16,11 @@ from posttrain.runtime.exits import ConfigurationError, DataError
 if TYPE_CHECKING:
     from posttrain.data.edits import VerifiedEdit
     from posttrain.debug.player import Player
+    from posttrain.debug.session import Session
+    from posttrain.rewards.total import RuleReward
     from posttrain.rollout.params import AgentParams
-    from posttrain.traces.values import Run
-    from posttrain.types import Split
+    from posttrain.traces.values import Run, StoredEpisode
+    from posttrain.types import Split, Task, Trajectory
     from posttrain.worlds.protocol import Domain
 
 LIVE_SPLITS, SFT = ("dev", "rl", "test"), Path("data/models/sft")
@@ -34,6 +39,8 @@ def add_debug(commands: Commands) -> None:
     parser.add_argument("--params", type=Path, help="play by this params.yaml, not by what the run had")
     parser.add_argument("--at", type=int, default=1, help="the turn to stop at")
     parser.add_argument("--suggest", action="store_true", help="say which turn to edit first, and end")
+    parser.add_argument("--ui", dest="has_page", action="store_true", help="as a page in a browser, until Ctrl-C")
+    parser.add_argument("--port", type=int, default=0, help="of the page, on 127.0.0.1; any free one by default")
     edits = add_commands(commands, "edits", "Edits of agents' messages that were verified by playing on.")
     add_command(edits, "list", list_edits)
     parser = add_command(edits, "propose", propose)
@@ -60,29 +67,30 @@ def debug(
     params: Path | None,
     at: int,
     suggest: bool,
+    has_page: bool,
+    port: int,
 ) -> None:
     """Stop a recorded episode at a turn, look, edit, and play on; or with --live hold episodes
     while they are played. Commands are read from stdin; `help` lists them. Verified edits go to
     data/edits; nothing else is changed."""
+    from posttrain.debug.terminal import Debugger
     from posttrain.provenance.code_version import read_version
 
-    who, code = getpass.getuser(), str(read_version(Path.cwd()))
-    if (episode is None) == (live is None):
-        raise ConfigurationError("name an episode of `posttrain traces list`, or --live with a split")
+    players, who, code = _Players(model, endpoint, expert, params), getpass.getuser(), str(read_version(Path.cwd()))
     if live is not None:
-        _debug_live(live, num_tasks, condition, model, endpoint, expert, params or Path("params.yaml"), who, code)
+        if episode is not None or has_page:
+            raise ConfigurationError("--live plays episodes anew, in the terminal: leave out the number and --ui")
+        _debug_live(players, live, num_tasks, condition, who=who, code=code)
         return
-    from posttrain.debug.session import Session
-    from posttrain.debug.terminal import Debugger
-    from posttrain.worlds.catalog import make_domain
-
-    assert episode is not None
+    if has_page:
+        _serve(players, episode, at, port, who=who, code=code)
+        return
+    if episode is None:
+        raise ConfigurationError(
+            "name an episode of `posttrain traces list`, look for one with --ui, or play with --live"
+        )
     with open_store() as connection:
-        stored = read_stored(connection, episode)
-    world, agent = recorded_settings(stored.run, params)
-    by_default = None if model or endpoint or expert else _model_of(stored.run)
-    player = _player(make_domain(world), agent, model or by_default, endpoint)
-    session = Session(stored.traced.task, stored.traced.trajectory, player)
+        session = players.session_of(read_stored(connection, episode))
     session.go_to(at)
     debugger = Debugger(session, who=who, code=code)
     if suggest:
@@ -91,36 +99,79 @@ def debug(
         debugger.cmdloop()
 
 
-def _debug_live(
-    split: "Split",
-    num_tasks: int,
-    condition: str,
-    model: Path | None,
-    endpoint: str | None,
-    expert: bool,
-    params: Path,
-    who: str,
-    code: str,
-) -> None:
+class _Players:
+    """Makes the player that the options name. The model that played last stays loaded."""
+
+    def __init__(self, model: Path | None, endpoint: str | None, expert: bool, params: Path | None) -> None:
+        self._model, self._endpoint, self._expert, self.params = model, endpoint, expert, params
+        self._last: tuple[object, Player] | None = None
+        self._reward: Callable[[], RuleReward | None] = lambda: None
+
+    def player_of(self, domain: "Domain", agent: "AgentParams", by_default: Callable[[], Path]) -> "Player":
+        """`by_default` is asked for a model where none of the options names who plays."""
+        from posttrain.debug.player import endpoint_player, expert_player, model_player
+
+        if self._endpoint:
+            return endpoint_player(self._endpoint, domain, agent)
+        return (
+            expert_player(domain, agent) if self._expert else model_player(self._model or by_default(), domain, agent)
+        )
+
+    def session_of(self, stored: "StoredEpisode") -> "Session":
+        from posttrain.debug.session import Session
+        from posttrain.worlds.catalog import make_domain
+
+        asked = (stored.run.stage, stored.run.settings)
+        if self._last is None or self._last[0] != asked:
+            world, agent = recorded_settings(stored.run, self.params)
+            domain = make_domain(world)
+            self._last = asked, self.player_of(domain, agent, lambda: _model_of(stored.run))
+            self._reward = cache(lambda: _reward_of(domain, self.params or Path("params.yaml")))
+        return Session(stored.traced.task, stored.traced.trajectory, self._last[1])
+
+    def score(self, episode: "Trajectory", task: "Task") -> "Trajectory":
+        """By the reward of params.yaml; unchanged where there is none."""
+        reward = self._reward()
+        return episode if reward is None else reward.score(episode, task)
+
+
+def _debug_live(players: _Players, split: "Split", num_tasks: int, condition: str, *, who: str, code: str) -> None:
     from posttrain.config.params import load_params
     from posttrain.debug.live import LiveEpisodes, debug_live
     from posttrain.worlds.catalog import make_domain, tasks_of
 
-    knobs = load_params(params)
+    knobs = load_params(players.params or Path("params.yaml"))
     domain = make_domain(knobs.world)
     tasks = tasks_of(domain, split, knobs.world, at_most=num_tasks)
-    model = model or (None if endpoint or expert else SFT)
-    player, beside = (_player(domain, knobs.agent, model, endpoint) for _ in range(2))
+    player, beside = (players.player_of(domain, knobs.agent, lambda: SFT) for _ in range(2))
     debug_live(LiveEpisodes(tasks, player, beside, condition, seed=knobs.seed), who=who, code=code)
 
 
-def _player(domain: "Domain", agent: "AgentParams", model: Path | None, endpoint: str | None) -> "Player":
-    """The world's expert where neither a model nor an endpoint is named."""
-    from posttrain.debug.player import endpoint_player, expert_player, model_player
+def _reward_of(domain: "Domain", params: Path) -> "RuleReward | None":
+    from posttrain.config.params import load_params
+    from posttrain.rewards.total import load_reward
+    from posttrain.worlds.catalog import score_names
 
-    if endpoint:
-        return endpoint_player(endpoint, domain, agent)
-    return model_player(model, domain, agent) if model else expert_player(domain, agent)
+    try:
+        return load_reward(load_params(params).reward, score_names(domain))
+    except ConfigurationError as error:
+        print(f"branches have no reward: {error}", flush=True)
+        return None
+
+
+def _serve(players: _Players, episode: int | None, at: int, port: int, *, who: str, code: str) -> None:
+    from posttrain.debug.page import TEMPLATE, DebugPage, Source
+    from posttrain.debug.server import DebugServer
+    from posttrain.report.html import rendered
+
+    page = DebugPage(Source(open_store, players.session_of, players.score), who=who, code=code)
+    server = DebugServer(page, rendered(TEMPLATE, title="Debugger"), port)
+    if episode is not None:
+        page.open(episode, at=at)
+    print(f"the debugger, until Ctrl-C: {server.address}", flush=True)
+    server.serve_forever()
+    if page.is_playing:
+        os._exit(0)  # the play's thread computes on, and torch aborts where Python ends around it
 
 
 def list_edits() -> None:

@@ -26,7 +26,8 @@ from posttrain.worlds.protocol import DescribedWorld, Domain
 class Player:
     """`name` is the folder of a model, or `expert`; `policy_at` gives the policy at a temperature.
     `codec` is None for one that needs no tokens. `entropies` gives the model's entropy at each of
-    an episode's tokens, in nats (0 at the first)."""
+    an episode's tokens, in nats (0 at the first). `progress` is told of the plays that have ended,
+    and of how many there are."""
 
     name: str
     domain: Domain
@@ -34,6 +35,7 @@ class Player:
     policy_at: Callable[[float], Policy]
     codec: ChatCodec | None = None
     entropies: Callable[[Sequence[int]], list[float]] | None = None
+    progress: Callable[[int, int], None] | None = None
 
     def branches(
         self,
@@ -54,6 +56,7 @@ class Player:
             codec=self.codec,
             tools=tools,
             allow_differences=allow_differences,
+            progress=self.progress,
         )
 
     def world_state(self, fork: Fork) -> str:

@@ -18,6 +18,7 @@ from posttrain.rollout.play_on import Branch, Fork
 from posttrain.rollout.prefix import recorded_turns
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import Message, StopReason, Task, ToolCall, Trajectory
+from posttrain.worlds.protocol import GoalDomain
 from posttrain.worlds.tools import Tool, ToolError, json_object
 
 Mode = Literal["stub", "pin", "live"]
@@ -70,6 +71,7 @@ class Session:
     _edited: Message | None = None
     _results: dict[str, str] = field(default_factory=dict)
     _task: Task | None = None  # with an edited system text, or other tools
+    _entropies: dict[int, list[float]] = field(default_factory=dict)  # by branch
 
     def __post_init__(self) -> None:
         self.nodes = [Node(0, self.recorded, self.task)]
@@ -79,14 +81,36 @@ class Session:
         return self.nodes[self.current]
 
     @property
+    def task_here(self) -> Task:
+        """The task that is played on, with an edited system text and the tools on offer."""
+        return self._task or self.node.task
+
+    @property
     def tools(self) -> dict[str, Tool]:
         """The tools that are offered where it stands."""
-        return {name: self.player.domain.tools[name] for name in (self._task or self.node.task).tools}
+        return {name: self.player.domain.tools[name] for name in self.task_here.tools}
 
     @property
     def pending(self) -> Message | None:
         """The message that an edit has put at the turn, not played on yet."""
         return self._edited
+
+    @property
+    def pending_results(self) -> Mapping[str, str]:
+        """The texts put in place of tools' results, by call, not played on yet."""
+        return dict(self._results)
+
+    @property
+    def goal(self) -> str:
+        """What the world grades by."""
+        domain = self.player.domain
+        return domain.describe_goal(self.task) if isinstance(domain, GoalDomain) else self.task.goal
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The scores of the current branch; empty where it has none."""
+        outcome = self.node.episode.outcome
+        return dict(self.node.episode.scores) or (dict(outcome.scores) if outcome else {})
 
     def message(self, at: int | None = None) -> Message | None:
         """The agent's message at a turn of the current branch; None where it has none."""
@@ -120,6 +144,14 @@ class Session:
             raise ConfigurationError(f"branch {number} has the turns 1 to {last}")
         self.at = at
         self.undo()
+
+    def go_to_next(self, condition: str) -> bool:
+        """Stand at the next turn that meets a condition (`turns_where`), behind the last one at the
+        first; False where none does."""
+        found = self.turns_where(condition)
+        if found:
+            self.go_to(next((at for at in found if at > self.at), found[0]))
+        return bool(found)
 
     def turns_where(self, condition: str) -> list[int]:
         """Turns of the current branch that meet a condition: `tool NAME [KEY=VALUE …]` (called with
@@ -156,9 +188,10 @@ class Session:
         if self.player.entropies is None:
             raise ConfigurationError("entropies are a model's: begin with --model")
         turns = recorded_turns(self.node.episode)
+        if self.current not in self._entropies:
+            self._entropies[self.current] = self.player.entropies(list(self.node.episode.token_ids))
         end = sum(len(turn.read) + len(turn.written) for turn in turns[:at])
-        found = self.player.entropies(list(self.node.episode.token_ids[:end]))
-        return found[end - len(turns[at - 1].written) :]
+        return self._entropies[self.current][end - len(turns[at - 1].written) : end]
 
     def world_state(self) -> str:
         """What the world shows of its state before the turn; empty where it shows none."""
@@ -177,13 +210,19 @@ class Session:
         """Put a message in the agent's place. Raises ConfigurationError where it calls a tool that
         is not offered, or with arguments that the tool's schema refuses."""
         for call in message.tool_calls:
-            if call.name not in self.tools:
-                raise ConfigurationError(f"there is no tool {call.name!r}; offered are {', '.join(self.tools)}")
-            try:
-                self.tools[call.name].parse(call.arguments)
-            except ToolError as error:
-                raise ConfigurationError(f"{call.name}: {error}") from error
+            if problem := self.problem(call):
+                raise ConfigurationError(problem)
         self._edited = message
+
+    def problem(self, call: ToolCall) -> str:
+        """What is wrong with a call by its tool's schema; empty where nothing is."""
+        if call.name not in self.tools:
+            return f"there is no tool {call.name!r}; offered are {', '.join(self.tools)}"
+        try:
+            self.tools[call.name].parse(call.arguments)
+        except ToolError as error:
+            return f"{call.name}: {error}"
+        return ""
 
     def edit_arguments(self, arguments: str, *, number: int = 0) -> None:
         """Put other arguments, as JSON, into a call of the turn's message."""
@@ -213,16 +252,15 @@ class Session:
 
     def edit_system(self, text: str) -> None:
         """Put another system text before the whole conversation."""
-        task = self._task or self.node.task
-        behind = [message for message in task.messages if message.role != "system"]
-        self._task = replace(task, messages=(Message("system", text), *behind))
+        behind = [message for message in self.task_here.messages if message.role != "system"]
+        self._task = replace(self.task_here, messages=(Message("system", text), *behind))
 
     def edit_tools(self, names: Sequence[str]) -> None:
         """Offer other tools of the world. Raises ConfigurationError for a name that it has not."""
         known = self.player.domain.tools
         if missing := [name for name in names if name not in known]:
             raise ConfigurationError(f"the world has no tool {missing[0]!r}; it has {', '.join(known)}")
-        self._task = replace(self._task or self.node.task, tools=tuple(names))
+        self._task = replace(self.task_here, tools=tuple(names))
 
     def add_recorded(self, episodes: Sequence[Trajectory]) -> list[Node]:
         """Add other recorded episodes of the task, such as the others of its group, as branches."""
@@ -266,9 +304,12 @@ class Session:
         [found] = verify([fork], self.player, who=who, num=num, seed=seed, code=code)
         return found
 
-    def side_effects(self) -> list[str]:
-        """Tools that changed something in the turns that playing on drops."""
-        return self._fork().side_effects(self.player.domain.tools)
+    def warnings(self) -> list[str]:
+        """What playing on from here drops, and does not undo."""
+        fork = self._fork()
+        found = [f"{fork.num_dropped} turns of branch {self.current} are not played again"] if fork.num_dropped else []
+        effects = fork.side_effects(self.player.domain.tools)
+        return [*found, *([f"not undone outside of the world: {', '.join(effects)}"] if effects else [])]
 
     def first_difference(self, one: int, other: int) -> int | None:
         """The first turn at which two branches differ; None where they are the same."""
@@ -279,8 +320,7 @@ class Session:
         return next((number for number, pair in pairs if not _are_same(*pair)), None)
 
     def _fork(self, *, num: int = 1, seed: int | None = None) -> Fork:
-        task = self._task or self.node.task
-        return Fork(task, self.node.episode, self.at, self._edited, dict(self._results), num, seed)
+        return Fork(self.task_here, self.node.episode, self.at, self._edited, dict(self._results), num, seed)
 
     def _node(self, branch: Branch, parent: Node) -> Node:
         fork, counts = branch.fork, branch.counts and parent.counts

@@ -14,7 +14,8 @@ from posttrain.rollout.prefix import recorded_turns
 from posttrain.runtime.control_chars import visible_line
 from posttrain.runtime.exits import ConfigurationError, StageError
 from posttrain.traces.show import transcript
-from posttrain.worlds.protocol import GoalDomain
+
+NO_TURN = "no turn of this branch does"
 
 
 class Debugger(cmd.Cmd):
@@ -89,12 +90,10 @@ class Debugger(cmd.Cmd):
 
     def do_goal(self, _: str) -> None:
         """goal: what the world grades by, and the scores of this branch"""
-        episode, domain = self.session.node.episode, self.session.player.domain
-        task = self.session.task
-        self.say(domain.describe_goal(task) if isinstance(domain, GoalDomain) else task.goal)
-        scores = dict(episode.scores) or (dict(episode.outcome.scores) if episode.outcome else {})
+        episode = self.session.node.episode
+        self.say(self.session.goal)
         reward = "" if episode.reward is None else f"reward {episode.reward:.3f}  "
-        self.say(reward + "  ".join(f"{name} {value:.2f}" for name, value in scores.items()))
+        self.say(reward + "  ".join(f"{name} {value:.2f}" for name, value in self.session.scores.items()))
 
     def do_world(self, _: str) -> None:
         """world: the state of the world before this turn"""
@@ -136,13 +135,10 @@ class Debugger(cmd.Cmd):
     def do_break(self, text: str) -> None:
         """break tool NAME [KEY=VALUE] | error | credit | logprob X | entropy X | part BRANCH: stand
         at the next turn where that holds"""
-        found = [at for at in self.session.turns_where(text) if at > self.session.at]
-        found = found or self.session.turns_where(text)
-        if not found:
-            self.say("no turn of this branch does")
-            return
-        self.session.go_to(found[0])
-        self.do_turns("")
+        if self.session.go_to_next(text):
+            self.do_turns("")
+        else:
+            self.say(NO_TURN)
 
     def do_call(self, text: str) -> None:
         """call NAME {JSON}: put this call in place of the agent's message"""
@@ -211,12 +207,7 @@ class Debugger(cmd.Cmd):
 
     def do_save(self, text: str) -> None:
         """save [N]: verify the edit by N plays with and without it (8), keep it where it helps"""
-        found = self.session.save(who=self._who, num=int(text or 8), code=self._code)
-        if isinstance(found, VerifiedEdit):
-            is_new = add_edits([found], self._edits)
-            self.say(f"{'kept' if is_new else 'already kept'} as {found.edit_id} in {self._edits}: {gain_text(found)}")
-        else:
-            self.say(f"not kept: {sum(found)} of {len(found)} succeed behind it, no more than without it")
+        self.say(keep(self.session.save(who=self._who, num=int(text or 8), code=self._code), self._edits))
 
     def say(self, text: str) -> None:
         """Print lines in which nothing controls the terminal."""
@@ -239,11 +230,8 @@ class Debugger(cmd.Cmd):
         self.do_turns("")
 
     def _warn(self) -> None:
-        session = self.session
-        if num_dropped := len(session.node.episode.turns) - session.at + 1:
-            self.say(f"{num_dropped} turns of branch {session.current} are not played again")
-        if effects := session.side_effects():
-            self.say(f"not undone outside of the world: {', '.join(effects)}")
+        for line in self.session.warnings():
+            self.say(line)
 
     def _tree(self, node: Node, depth: int) -> Iterator[str]:
         where = "recorded" if node.parent is None else f"from turn {node.at}{', edited' if node.edited else ''}"
@@ -252,6 +240,14 @@ class Debugger(cmd.Cmd):
         for child in self.session.nodes:
             if child.parent == node.number:
                 yield from self._tree(child, depth + 1)
+
+
+def keep(found: VerifiedEdit | tuple[bool, ...], path: Path) -> str:
+    """Add what `Session.save` found to the edits, where it helps, and tell of it."""
+    if not isinstance(found, VerifiedEdit):
+        return f"not kept: {sum(found)} of {len(found)} succeed behind it, no more than without it"
+    is_new = add_edits([found], path)
+    return f"{'kept' if is_new else 'already kept'} as {found.edit_id} in {path}: {gain_text(found)}"
 
 
 def gain_text(edit: VerifiedEdit) -> str:

@@ -17,8 +17,9 @@ class EpisodeFilter:
     """Conditions that all must hold of an episode; None and False ask nothing.
 
     `stage` is `evaluate@sft`, or `evaluate` for all its items. `steps` are the first and the last,
-    both included. `task_id` may be its beginning. `tool` was called, and `tool_outcome` (`ok`,
-    `error`, `timeout`, `failed`) is how a call of it, or of any where no tool is named, ended.
+    both included, as are the bounds in `rewards`. `task_id` may be its beginning. `tool` was
+    called, and `tool_outcome` (`ok`, `error`, `timeout`, `failed`) is how a call of it, or of any
+    where no tool is named, ended.
     """
 
     stage: str | None = None
@@ -30,6 +31,8 @@ class EpisodeFilter:
     steps: tuple[int, int] | None = None
     task_id: str | None = None
     stop_reason: str | None = None
+    is_success: bool = False
+    rewards: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,18 @@ class RunLine:
     num_episodes: int
     num_turns: int
     num_failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The episodes of one task at one optimizer step, with their mean reward."""
+
+    step: int
+    task_id: str
+    cell: str
+    reward: float | None
+    num_failed: int
+    episodes: tuple[int, ...]
 
 
 def parse_steps(text: str | None) -> tuple[int, int] | None:
@@ -115,6 +130,26 @@ def runs(connection: sqlite3.Connection) -> list[RunLine]:
     return [RunLine(*row) for row in connection.execute(statement)]
 
 
+def groups(connection: sqlite3.Connection, run: int) -> list[Group]:
+    """The groups of a training's rollouts, by step, and in a step by the tasks' labels."""
+    rows = connection.execute(
+        "SELECT step, task_id, cell, avg(reward), sum(is_failed), json_group_array(e.id) FROM episodes e "
+        "JOIN tasks t ON t.id = e.task WHERE run = ? AND step IS NOT NULL GROUP BY step, e.task ORDER BY step, cell, "
+        "task_id",
+        (run,),
+    )
+    return [
+        Group(step, task_id, cell, reward, num_failed, tuple(sorted(json.loads(episodes))))
+        for step, task_id, cell, reward, num_failed, episodes in rows
+    ]
+
+
+def trainings(connection: sqlite3.Connection) -> list[int]:
+    """The runs whose episodes have optimizer steps, newest first."""
+    statement = "SELECT DISTINCT run FROM episodes WHERE step IS NOT NULL ORDER BY run DESC"
+    return [run for (run,) in connection.execute(statement)]
+
+
 def similar_tool(connection: sqlite3.Connection, name: str) -> str | None:
     """None where the tool was called; else the most similar name of a tool that was, empty where
     none is similar."""
@@ -127,10 +162,14 @@ def _conditions(wanted: EpisodeFilter) -> tuple[str, list[Any]]:
     found: list[tuple[str, tuple[Any, ...]]] = [("1", ())]
     if wanted.is_failed:
         found.append(("e.is_failed", ()))
+    if wanted.is_success:
+        found.append(("e.is_success AND NOT e.is_failed", ()))
+    if wanted.rewards is not None:
+        found.append(("e.reward BETWEEN ? AND ?", wanted.rewards))
     if wanted.steps is not None:
         found.append(("e.step BETWEEN ? AND ?", wanted.steps))
-    if wanted.run is not None:
-        found.append(("e.run = ?", (wanted.run,)))
+    equal = {"e.run = ?": wanted.run, "e.part = ?": wanted.part, "e.stop_reason = ?": wanted.stop_reason}
+    found += [(condition, (value,)) for condition, value in equal.items() if value is not None]
     if wanted.stage is not None:
         found.append(
             (
@@ -138,10 +177,6 @@ def _conditions(wanted: EpisodeFilter) -> tuple[str, list[Any]]:
                 (wanted.stage, f"{_literal(wanted.stage)}@*"),
             )
         )
-    if wanted.part is not None:
-        found.append(("e.part = ?", (wanted.part,)))
-    if wanted.stop_reason is not None:
-        found.append(("e.stop_reason = ?", (wanted.stop_reason,)))
     if wanted.task_id is not None:
         found.append(("e.task IN (SELECT id FROM tasks WHERE task_id GLOB ?)", (f"{_literal(wanted.task_id)}*",)))
     if wanted.tool is not None or wanted.tool_outcome is not None:
