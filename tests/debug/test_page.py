@@ -171,7 +171,8 @@ def test_every_action_is_a_method_of_the_session(server, tmp_path, monkeypatch):
     assert "0 of 4 → 4 of 4 (+100 points" in answer["said"]
     assert (edit.who, edit.code, edit.turn) == ("me", "abc", 2)
     session = ask(server, "play", only_one_turn=True)[1]["session"]
-    assert (session["current"], len(session["turns"])) == (5, 2)
+    assert (session["current"], len(session["turns"])) == (5, 3)
+    assert session["turns"][2]["text"] == "(not written)"
     assert ask(server, "play")[1]["session"]["current"] == 6
     assert ask(server, "go", at=1, node=0)[1]["session"]["current"] == 0
 
