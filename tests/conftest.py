@@ -16,6 +16,7 @@ os.environ.setdefault(
 free_bits_of_threads()  # the first product of a test process may not be a stage's
 # stages start `python` by name, and `.venv/bin/pytest` activates nothing
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+os.environ.pop("POSTTRAIN_TRACES", None)  # a store of the user's is none of the tests'
 os.environ["DVC_NO_ANALYTICS"] = "1"  # toy trees are initialised without our .dvc/config
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -332,7 +332,7 @@
 
   const toSession = (key, label, about, act) => ({ key, label, about, act, view: "session" });
   const ACTIONS = [
-    { key: "l", label: "Episodes", shows: "episodes", about: "the list of episodes", act: () => { show("episodes"); focusIn("#rows button"); } },
+    { key: "l", label: "Episodes", shows: "episodes", about: "the list of episodes", act: async () => { show("episodes"); if (!$("rows").childElementCount) await search(); focusIn("#rows button"); } },
     { key: "h", label: "Rollouts", shows: "map", about: "a training's groups, step by step", act: async () => { show("map"); await drawMap(); focusIn("#grid button[tabindex='0']"); } },
     { key: "d", label: "Session", shows: "session", about: "the episode that is open", act: () => show("session") },
     { key: "j", about: "the next turn, or row (also ↓)", act: () => move(1) },

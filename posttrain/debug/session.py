@@ -307,7 +307,7 @@ class Session:
     def warnings(self) -> list[str]:
         """What playing on from here drops, and does not undo."""
         fork = self._fork()
-        found = [f"{fork.num_dropped} turns of branch {self.current} are not played again"] if fork.num_dropped else []
+        found = [f"{fork.num_dropped} turns of branch {self.current} are dropped"] if fork.num_dropped else []
         effects = fork.side_effects(self.player.domain.tools)
         return [*found, *([f"not undone outside of the world: {', '.join(effects)}"] if effects else [])]
 

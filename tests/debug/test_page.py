@@ -143,7 +143,7 @@ def test_the_state_has_what_was_read_and_written_and_what_it_earned(server):
     assert [one["role"] for one in session["read"]] == ["tool", "assistant"]
     assert (session["advantage"], session["tokens"], session["offered"]) == (0.1, None, ["try_code", "jam"])
     assert session["draft"]["results"] == {"call_1": '{"open":false,"tries":1}'}
-    assert session["warnings"][0] == "2 turns of branch 0 are not played again"
+    assert session["warnings"][0] == "2 turns of branch 0 are dropped"
 
 
 def test_every_action_is_a_method_of_the_session(server, tmp_path, monkeypatch):

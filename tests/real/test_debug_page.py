@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from posttrain.data.edits import read_edits
-from tests.debug.page_server import served
+from tests.debug.page_server import opened, served
 from tests.real.browser import asked_for, browsing, complaints, find_browser
 from tests.rollout.lock_world import arguments_of
 
@@ -147,3 +147,13 @@ def test_it_fits_a_phone_and_a_desk_in_both_colour_schemes(page, scheme, width, 
     red, green, blue = page.run("getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number)")
     assert (red + green + blue > 600) is (scheme == "light")
     page.screenshot(tmp_path / f"{scheme}-{width}.png")
+
+
+def test_the_list_is_there_where_an_episode_was_open_at_the_start(server, tmp_path):
+    opened(server)
+    with browsing(tmp_path / "other") as page:
+        page.send("Emulation.setFocusEmulationEnabled", enabled=True)
+        page.open(server.address)
+        page.wait_for("document.querySelector('#about')?.textContent.includes('episode 1')", "the episode")
+        press(page, "l")
+        page.wait_for("document.querySelectorAll('#rows tr').length == 5", "the episodes")
