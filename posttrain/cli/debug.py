@@ -3,14 +3,15 @@ and keep the edits that help."""
 
 import getpass
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from sqlite3 import Connection
+from typing import TYPE_CHECKING, Any
 
 from posttrain.cli.command import Commands, add_command, add_commands
-from posttrain.cli.traces import open_store, read_stored, recorded_settings
+from posttrain.cli.traces import episode_conditions, open_store, read_stored, recorded_settings
 from posttrain.runtime.exits import ConfigurationError, DataError
 
 if TYPE_CHECKING:
@@ -28,8 +29,9 @@ LIVE_SPLITS, SFT = ("dev", "rl", "test"), Path("data/models/sft")
 
 def add_debug(commands: Commands) -> None:
     """The commands `debug` and `edits`."""
-    parser = add_command(commands, "debug", debug)
-    parser.add_argument("episode", type=int, nargs="?", help="an episode's number, from `posttrain traces list`")
+    parser = add_command(commands, "debug", debug, parents=[episode_conditions()])
+    parser.add_argument("episode", type=int, nargs="?", help="its number, or the newest that meets the conditions")
+    parser.add_argument("--group", action="store_true", help="with the others of its group as branches")
     parser.add_argument("--model", type=Path, help="who plays on: a model's folder (by default that of its stage)")
     parser.add_argument("--endpoint", metavar="NAME", help="a model of the OpenAI-compatible endpoint plays on")
     parser.add_argument("--expert", action="store_true", help="the world's expert plays on")
@@ -69,6 +71,8 @@ def debug(
     suggest: bool,
     has_page: bool,
     port: int,
+    group: bool,
+    **conditions: Any,
 ) -> None:
     """Stop a recorded episode at a turn, look, edit, and play on; or with --live hold episodes
     while they are played. Commands are read from stdin; `help` lists them. Verified edits go to
@@ -82,21 +86,51 @@ def debug(
             raise ConfigurationError("--live plays episodes anew, in the terminal: leave out the number and --ui")
         _debug_live(players, live, num_tasks, condition, who=who, code=code)
         return
+    is_sought = any(conditions.values())
+    if (episode is not None and is_sought) or not (episode is not None or is_sought or has_page):
+        raise ConfigurationError("name an episode or conditions that it meets, look with --ui, or play with --live")
+    if is_sought:
+        episode = _newest(conditions)
     if has_page:
         _serve(players, episode, at, port, who=who, code=code)
         return
-    if episode is None:
-        raise ConfigurationError(
-            "name an episode of `posttrain traces list`, look for one with --ui, or play with --live"
-        )
+    assert episode is not None
     with open_store() as connection:
-        session = players.session_of(read_stored(connection, episode))
+        stored = read_stored(connection, episode)
+        others = _others_of_group(connection, stored) if group else []
+    session = players.session_of(stored)
+    session.add_recorded(others)
     session.go_to(at)
     debugger = Debugger(session, who=who, code=code)
     if suggest:
         debugger.do_suggest("")
     else:
         debugger.cmdloop()
+
+
+def _newest(conditions: Mapping[str, Any]) -> int:
+    """Raises DataError where no episode meets the conditions."""
+    from posttrain.traces.query import EpisodeFilter, matching
+
+    with open_store() as connection:
+        found = matching(connection, EpisodeFilter(**conditions), limit=1)
+    if not found:
+        raise DataError("no episode meets these conditions; `posttrain traces list` takes the same")
+    return found[0]
+
+
+def _others_of_group(connection: Connection, stored: "StoredEpisode") -> list["Trajectory"]:
+    """The other episodes that the run played of the task, in the same step and part."""
+    from posttrain.traces.query import EpisodeFilter, matching
+    from posttrain.traces.reading import read_episodes
+
+    def place(one: "StoredEpisode") -> tuple[Any, ...]:
+        return one.run.uid, one.traced.step, one.traced.part
+
+    of_task = EpisodeFilter(stage=stored.run.stage, task_id=stored.traced.task.task_id)
+    found = read_episodes(connection, matching(connection, of_task))
+    is_other = (one for one in found if one.episode_id != stored.episode_id and place(one) == place(stored))
+    return [one.traced.trajectory for one in is_other]
 
 
 class _Players:

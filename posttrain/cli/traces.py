@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def add_traces(commands: Commands) -> None:
     """The command `traces` with its own."""
     traces = add_commands(commands, "traces", "Find, show, export and replay recorded episodes.")
-    conditions, one_episode = _conditions(), argparse.ArgumentParser(add_help=False)
+    conditions, one_episode = episode_conditions(), argparse.ArgumentParser(add_help=False)
     one_episode.add_argument(
         "episode", type=int, metavar="EPISODE", help="an episode's number, from `posttrain traces list`"
     )
@@ -54,7 +54,7 @@ def add_traces(commands: Commands) -> None:
     parser.add_argument("--params", type=Path, help="play by this params.yaml, not by what the run had")
 
 
-def _conditions() -> argparse.ArgumentParser:
+def episode_conditions() -> argparse.ArgumentParser:
     """Named as `EpisodeFilter` has them."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--stage", help="train_policy, evaluate@sft, or evaluate for all its items")

@@ -149,6 +149,8 @@ def test_each_command_of_the_debuggers_page_runs(
     expert = "break error\ngo 1\nsay ANSWER: none\nsave 2\nundo\nfork 2\n"
     assert "2 of 2 succeed" in told(f"posttrain debug {failed} --expert", expert)
     told(f"posttrain debug {failed} --expert --suggest")
+    tree = told("posttrain debug --stage sample_preferences --failed --group --expert", "tree\ncompare 0 1\n")
+    assert "  3  recorded: " in tree
     assert "verified edits" in told("posttrain edits list")
     live = told('posttrain debug --live dev --expert --break "tool get_price" --num-tasks 4', "turns\nrelease\nquit\n")
     assert "4 of 4 succeed" in live
