@@ -31,16 +31,10 @@ from stages.select_policy_inputs import select_policy_inputs
 
 name, stages = sys.argv[1], pathlib.Path(__file__).with_name("stages.json")
 stage, knobs, read = json.loads(stages.read_text())[name], yaml.safe_load(open("params.yaml")), []
-if name == "select_policy_inputs":
-    policy = {**knobs["train_policy"], "algorithm": SimpleNamespace(**knobs["train_policy"]["algorithm"])}
-    select_policy_inputs(SimpleNamespace(params=SimpleNamespace(train_policy=SimpleNamespace(**policy))))
-    sys.exit()
-if name == "select_edits":
-    knobs["train_policy"]["algorithm"].setdefault("join", {"type": "none"})
-    knobs = {name: SimpleNamespace(**knobs[name]) for name in ("train_sft", "sample_preferences", "train_policy")}
-    algorithm = knobs["train_policy"].algorithm
-    knobs["train_policy"].algorithm = SimpleNamespace(**{**algorithm, "join": SimpleNamespace(**algorithm["join"])})
-    select_edits(SimpleNamespace(params=SimpleNamespace(**knobs)))
+if name.startswith("select_"):
+    # `params` as attributes
+    params = json.loads(json.dumps(knobs), object_hook=lambda section: SimpleNamespace(**section))
+    (select_edits if name == "select_edits" else select_policy_inputs)(SimpleNamespace(params=params))
     sys.exit()
 for key in stage["params"]:
     value = knobs
@@ -48,7 +42,7 @@ for key in stage["params"]:
         value = value[part]
     read.append(value)
 for dep in map(pathlib.Path, stage["deps"]):
-    read += [file.read_text() for file in sorted([dep, *dep.rglob("*")]) if file.is_file()]
+    read += [file.read_bytes().hex() for file in sorted([dep, *dep.rglob("*")]) if file.is_file()]
 text = "checked" if name == "check_params" else hashlib.sha256(json.dumps(read).encode()).hexdigest()
 for out in map(pathlib.Path, stage["outs"]):
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -78,11 +72,10 @@ RUN_AGAIN = {
     "train_sft": SFT,
     "train_sft.edit_copies": SFT | {"select_edits"},
     "sample_preferences": PAIRS,
-    "sample_preferences.edit_pairs": PAIRS | {"select_edits"},
+    "sample_preferences.edit_pairs": SFT | {"select_edits"},  # nobody knows yet that SFT's rows stay
     "train_reward_model": {"train_reward_model", "select_policy_inputs", "report"},
     "train_policy": POLICY,
-    "train_policy.algorithm": POLICY | {"select_edits"},
-    "train_policy.algorithm.type": POLICY | {"select_edits", "select_policy_inputs"},
+    "train_policy.algorithm": POLICY | {"select_policy_inputs"},
     "train_policy.reward_model_weight": POLICY | {"select_policy_inputs"},
     "evaluate": EVALUATIONS | {"report"},
     "report": {"report"},
