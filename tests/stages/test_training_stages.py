@@ -255,7 +255,7 @@ def test_verified_edits_are_rows_pairs_and_members_of_groups_where_their_knobs_a
     monkeypatch.setattr("stages.train_sft.fine_tune", fine_tune)
     for knobs in ({"train_policy": content["train_policy"] | {"reward_model_weight": 0.0}}, asked):
         params = parse_params(content | knobs, source="params.yaml")
-        for stage in (select_edits, train_sft, sample_preferences, train_policy):
+        for stage in (select_edits, train_sft, sample_preferences, select_policy_inputs, train_policy):
             stage(StageRun(stage.__name__, "", params, tmp_path / f"checkpoints{len(told)}" / stage.__name__))
         told.append(read_pairs(Path("data/preferences/pairs.parquet")))
         told.append([line["joined"] for line in read_metrics(Path("reports/train_policy/metrics.jsonl"))])
