@@ -28,8 +28,9 @@ def train_sft(run: StageRun) -> None:
     params = run.params
     read = read_trajectories(RESAMPLED)
     demonstrations = [row for row in read if row.split != "dev"]
-    tools = make_domain(params.world).tools
-    demonstrations += [edit.sft_row(tools) for edit in read_edits(FOR_SFT)] * params.train_sft.edit_copies
+    if edits := read_edits(FOR_SFT):
+        tools = make_domain(params.world).tools
+        demonstrations += [edit.sft_row(tools) for edit in edits] * params.train_sft.edit_copies
     dev = [row for row in read if row.split == "dev"] or _played(run)
 
     codec, model = load_codec(BASE), load_trainable(BASE, params.model, seed=params.seed)
