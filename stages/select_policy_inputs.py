@@ -33,8 +33,9 @@ def select_policy_inputs(run: StageRun) -> None:
 
 def idle_inputs(knobs: Mapping[str, Any]) -> frozenset[str]:
     """Deps that the chosen algorithm does not read, for `posttrain plan`."""
-    has_edits = knobs.get("train_policy.algorithm.join.type") == "edits"
-    return idle_deps(knobs) | (frozenset() if has_edits else {str(EDITS.parent)})
+    algorithm = knobs["train_policy.algorithm"]
+    idle = idle_deps({**knobs, "train_policy.algorithm.type": algorithm["type"]})
+    return idle if algorithm.get("join", {}).get("type") == "edits" else idle | {str(EDITS.parent)}
 
 
 def _copy(source: Path, target: Path) -> None:
