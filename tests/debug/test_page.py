@@ -324,4 +324,4 @@ def test_a_play_that_fails_by_our_mistake_ends(server, monkeypatch):
 
 
 def test_an_episode_is_named_or_looked_for_on_the_page():
-    assert "look for one with --ui" in posttrain("debug").stderr
+    assert "look with --ui" in posttrain("debug").stderr
