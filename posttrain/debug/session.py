@@ -119,8 +119,7 @@ class Session:
     @property
     def last_turn(self) -> int:
         """The last turn to stand at; behind an episode that was stopped the one that would come."""
-        episode = self.node.episode
-        return len(episode.turns) + (episode.stop_reason is StopReason.TURN_LIMIT)
+        return self._last_turn(self.current)
 
     def places(self, at: int) -> range:
         """Indices of the messages that the agent read since its last turn, and of what it wrote."""
@@ -138,11 +137,10 @@ class Session:
         number = self.current if node is None else node
         if not 0 <= number < len(self.nodes):
             raise ConfigurationError(f"there is no branch {number}: there are 0 to {len(self.nodes) - 1}")
-        before, self.current = self.current, number
-        if not 1 <= at <= self.last_turn:
-            last, self.current = self.last_turn, before
+        last = self._last_turn(number)
+        if not 1 <= at <= last:
             raise ConfigurationError(f"branch {number} has the turns 1 to {last}")
-        self.at = at
+        self.current, self.at = number, at
         self.undo()
 
     def go_to_next(self, condition: str) -> bool:
@@ -196,6 +194,10 @@ class Session:
     def world_state(self) -> str:
         """What the world shows of its state before the turn; empty where it shows none."""
         return self.player.world_state(self._fork())
+
+    def _last_turn(self, number: int) -> int:
+        episode = self.nodes[number].episode
+        return len(episode.turns) + (episode.stop_reason is StopReason.TURN_LIMIT)
 
     def _calls(self, at: int) -> Sequence[ToolCall]:
         message = self.message(at)
@@ -256,7 +258,8 @@ class Session:
         self._task = replace(self.task_here, messages=(Message("system", text), *behind))
 
     def edit_tools(self, names: Sequence[str]) -> None:
-        """Offer other tools of the world. Raises ConfigurationError for a name that it has not."""
+        """Replace the tools on offer by others of the world. Raises ConfigurationError for a name
+        that the world has not."""
         known = self.player.domain.tools
         if missing := [name for name in names if name not in known]:
             raise ConfigurationError(f"the world has no tool {missing[0]!r}; it has {', '.join(known)}")
@@ -282,8 +285,8 @@ class Session:
         parent = self.node
         added = [self._add(self._node(branch, parent)) for branch in branches]
         if num == 1:
-            self.current = added[0].number
-            self.go_to(min(self.at + 1, self.last_turn))
+            [node] = added
+            self.go_to(min(self.at + 1, self._last_turn(node.number)), node.number)
         return added
 
     def save(self, *, who: str, num: int = 8, seed: int = 0, code: str = "") -> VerifiedEdit | tuple[bool, ...]:

@@ -1,5 +1,5 @@
-"""What `traces export` writes as OpenTelemetry's spans or as ATIF comes back from an import equal,
-whatever an agent wrote; and it is made as the two formats say."""
+"""Round trips of `traces export` as OpenTelemetry's spans and as ATIF: an import gives back an
+equal episode, whatever an agent wrote; and the files are as the two formats say."""
 
 import json
 from dataclasses import replace

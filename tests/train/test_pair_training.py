@@ -32,7 +32,7 @@ def in_double(model):
 
 
 def logprob(model, row):
-    """Of the agent's tokens, summed, in float64 and token by token. `model` is `in_double`."""
+    """Log-probability of the agent's tokens, summed in float64. `model` is `in_double`."""
     with torch.no_grad():
         logprobs = model(torch.tensor([row.input_ids])).logits[0].log_softmax(-1)
     return sum(float(logprobs[place - 1, token]) for place, token in enumerate(row.input_ids) if row.mask[place])

@@ -72,7 +72,7 @@ def needs_nothing() -> str:
 
 
 def quote(code: str) -> str:
-    """Of a share."""
+    """Quote a share."""
     return code
 
 

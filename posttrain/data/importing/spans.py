@@ -25,8 +25,8 @@ _FLAT = (("gen_ai.prompt", "gen_ai.completion"), ("llm.input_messages", "llm.out
 
 
 def join_parts(items: Iterable[Any]) -> Iterator[Any]:
-    """Whole records as they come, then a record `spans` for each conversation that spans tell, and
-    a `history` of OpenHands' events that stand alone."""
+    """Joins the spans of a conversation to a record `spans`, and OpenHands' events that stand alone
+    to a record `history`; both come behind the whole records."""
     traces: dict[str, list[Any]] = {}
     events: list[Any] = []
     for item in items:

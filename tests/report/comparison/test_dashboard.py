@@ -117,7 +117,7 @@ def page_of(root, baseline=""):
 
 
 def rows_of(page):
-    """Of each row, by the name that is shown, the HTML and the text."""
+    """HTML and text of each row, by the name that is shown."""
     rows = page.partition('<ul id="rows">')[2].partition("</ul>")[0].split("<li>")[1:]
     names = [html.unescape(re.search(r"<a [^>]*>(.*?)</a>", row)[1]) for row in rows]
     texts = [html.unescape(re.sub(r"<[^>]*>", " ", row)) for row in rows]
