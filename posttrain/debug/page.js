@@ -36,7 +36,7 @@
     return answer;
   };
   const setPlaying = (is) => {
-    if (is && !isPlaying) $("dialog").close();
+    if (is && !isPlaying) closeDialog();
     if (is !== isPlaying) { isPlaying = is; drawActions(); }
   };
 
@@ -223,6 +223,12 @@
 
   // -- asking the person
 
+  // A field of a closed dialog would take the next key.
+  const leaveField = () => {
+    document.activeElement.blur();
+    if (view === "session") document.querySelector("#turns .here .at")?.focus({ preventScroll: true });
+  };
+  const closeDialog = () => { $("dialog").close(); leaveField(); };
   // A dialog: `fields` are elements or [name, label, element]; `send` gives the answer of the server.
   const prompt = (title, about, fields, send) => {
     const form = $("form");
@@ -235,14 +241,14 @@
       return label;
     });
     const done = send ? [make("button", "plain", "Do it (Enter; in a text Ctrl+Enter)"), " "] : [];
-    form.replaceChildren(asked, make("p", "dim", about), ...rows, problem, ...done, button("Leave it (Esc)", () => $("dialog").close(), "plain"));
+    form.replaceChildren(asked, make("p", "dim", about), ...rows, problem, ...done, button("Leave it (Esc)", () => closeDialog(), "plain"));
     form.onsubmit = async (event) => {
       event.preventDefault();
       problem.textContent = "";
       if (isPlaying) return;
       const answer = await send(form.elements);
       if (answer?.error) problem.textContent = answer.error;
-      else $("dialog").close();
+      else closeDialog();
     };
     $("dialog").showModal();
     const first = form.querySelector("input, textarea, select");
@@ -371,7 +377,7 @@
     if (action.view === "session") show("session");
     action.act();
   });
-  $("dialog").addEventListener("close", () => { document.activeElement.blur(); if (view === "session") document.querySelector("#turns .here .at")?.focus({ preventScroll: true }); });
+  $("dialog").addEventListener("close", () => { if (!$("dialog").open) leaveField(); }); // by Escape; it comes late
   $("filter").onsubmit = (event) => { event.preventDefault(); search(); };
   $("run").onchange = () => drawMap({ run: Number($("run").value) });
   $("see-world").onclick = world;
