@@ -31,7 +31,8 @@ from posttrain.traces.values import traced
 from posttrain.tracking.alarms import Alarms
 from posttrain.train.edit_pairs import edit_pairs
 from posttrain.train.on_pairs import learn_from_pairs
-from posttrain.train.online.learning import learn_online
+from posttrain.train.online.learning import PolicyInputs
+from posttrain.train.policy import learn_policy
 from posttrain.train.preference_pairs import Pair, pairs_of
 from posttrain.train.resumable_trainer import open_run
 from posttrain.train.sft import fine_tune
@@ -109,20 +110,15 @@ class Experiment:
         tasks = [edit.task for edit in self.edits]
 
         def train(model: Any, codec: Any, run: Any) -> None:
-            learn_online(
-                model,
-                codec,
-                self.world.scored,
-                knobs.algorithm,
-                params=knobs,
+            inputs = PolicyInputs(
+                world=self.world.scored,
                 tasks=tasks,
                 dev_tasks=self.world.tasks("dev"),
                 demonstrations=self.dev,
                 reasoning_frac=self.params.generate_data.reasoning_frac,
-                seed=self.params.seed,
-                run=run,
                 edits=self.edits,
             )
+            learn_policy(model, codec, inputs, params=knobs, seed=self.params.seed, run=run)
 
         return self._learnt(train)
 

@@ -41,10 +41,9 @@ from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.threads import choose_num_threads, limit_threads
 from posttrain.traces.show import transcript
 from posttrain.tracking.alarms import Alarms
-from posttrain.train.on_pairs import learn_from_pairs
-from posttrain.train.online.learning import learn_online
-from posttrain.train.online.params import OnlineParams
-from posttrain.train.preference_pairs import pairs_of, refuse_no_pairs
+from posttrain.train.online.learning import PolicyInputs
+from posttrain.train.policy import learn_policy
+from posttrain.train.preference_pairs import Pair, pairs_of, refuse_no_pairs
 from posttrain.train.resumable_trainer import METRICS, TrainingRun, open_run
 from posttrain.train.sft import fine_tune
 from posttrain.train.trainable import load_trainable, save_trained
@@ -148,38 +147,35 @@ def sft(
 
 def train_policy(model: Model, world: World, *, to: str | Path = "out/policy") -> Path:
     """Train a model further by `train_policy.algorithm`, and give the new folder: online (GRPO by
-    default) on its own episodes of the rl tasks; or by DPO, KTO or ORPO on pairs of its episodes,
-    which are sampled first. Raises DataError where they make no pair."""
+    default) or by rejection sampling on its own episodes of the rl tasks; or by DPO, KTO or ORPO on
+    pairs of its episodes, which are sampled first. Raises DataError where they make no pair, or
+    where no episode is accepted."""
     params, knobs = world.params, world.params.train_policy
     tasks = world.tasks("rl")
     with _training("train_policy", to, world) as (run, progress):
         codec, network = _trainable(world, _pretrained(world, model), (), run.folder / "base", progress)
-        if isinstance(knobs.algorithm, OnlineParams):
-            learn_online(
-                network,
-                codec,
-                world.scored,
-                knobs.algorithm,
-                params=knobs,
-                tasks=tasks,
-                dev_tasks=world.tasks("dev"),
-                demonstrations=(),
-                reasoning_frac=params.generate_data.reasoning_frac,
-                seed=params.seed,
-                run=run,
-            )
-        else:
+
+        def pairs() -> Sequence[Pair]:
             how = params.sample_preferences
             sampler = world.scored.sampler(network.eval(), codec, temperature=how.temperature)
             sampled, plays = sample_groups(
                 sampler, tasks[: how.num_tasks], num_samples=how.num_samples, seed=params.seed
             )
             tools = world.scored.domain.tools
-            pairs = pairs_of(
+            found = pairs_of(
                 [trajectory_row(one, task, tools) for one, task in zip(sampled, plays, strict=True)], how.pairs
             )
-            refuse_no_pairs(pairs, num_tasks=min(len(tasks), how.num_tasks), num_samples=how.num_samples)
-            learn_from_pairs(network, codec, pairs, knobs.algorithm, params=knobs, seed=params.seed, run=run)
+            refuse_no_pairs(found, num_tasks=min(len(tasks), how.num_tasks), num_samples=how.num_samples)
+            return found
+
+        inputs = PolicyInputs(
+            world=world.scored,
+            tasks=tasks,
+            dev_tasks=world.tasks("dev"),
+            reasoning_frac=params.generate_data.reasoning_frac,
+            pairs=pairs,
+        )
+        learn_policy(network, codec, inputs, params=knobs, seed=params.seed, run=run)
         return _saved(network, codec, run, Path(to))
 
 
@@ -289,7 +285,7 @@ def _training(name: str, to: str | Path, world: World) -> Iterator[tuple[Trainin
     if Path(to).exists() and not (Path(to) / "config.json").is_file():
         raise ConfigurationError(f"{to} is there and is no model: it would be replaced; name another folder")
     knobs = world.params.train_policy
-    is_online = name == "train_policy" and isinstance(knobs.algorithm, OnlineParams)
+    is_online = name == "train_policy" and knobs.is_online
     with (
         _progress_lines() as progress,
         tempfile.TemporaryDirectory(prefix="posttrain-") as folder,

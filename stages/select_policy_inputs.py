@@ -2,9 +2,7 @@
 algorithm reads them."""
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from posttrain.data.edits import EDITS, FOR_GROUPS, read_edits, write_edits
 from posttrain.provenance.runner import StageRun, run_stage
@@ -12,15 +10,14 @@ from posttrain.train.policy_inputs import FOLDER, SOURCES, idle_deps
 
 
 def select_policy_inputs(run: StageRun) -> None:
-    policy, algorithm = run.params.train_policy, run.params.train_policy.algorithm
-    has_edits = algorithm.type == "online" and algorithm.join.type == "edits"
-    write_edits(read_edits() if has_edits else [], FOR_GROUPS)
+    knobs = run.params.train_policy
     idle = idle_deps(
         {
-            "train_policy.algorithm.type": algorithm.type,
-            "train_policy.reward_model_weight": policy.reward_model_weight,
+            "train_policy.algorithm": knobs.algorithm.model_dump(),
+            "train_policy.reward_model_weight": knobs.reward_model_weight,
         }
     )
+    write_edits([] if str(EDITS.parent) in idle else read_edits(), FOR_GROUPS)
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
     selected = {source: target for source, target in SOURCES.items() if str(source) not in idle}
@@ -29,13 +26,6 @@ def select_policy_inputs(run: StageRun) -> None:
     # the folder is never empty: DVC refuses to track an output without a file
     names = "".join(f"{target.name}\n" for target in selected.values())
     (FOLDER / "selected.txt").write_text(names or "nothing\n", encoding="utf-8")
-
-
-def idle_inputs(knobs: Mapping[str, Any]) -> frozenset[str]:
-    """Deps that the chosen algorithm does not read, for `posttrain plan`."""
-    algorithm = knobs["train_policy.algorithm"]
-    idle = idle_deps({**knobs, "train_policy.algorithm.type": algorithm["type"]})
-    return idle if algorithm.get("join", {}).get("type") == "edits" else idle | {str(EDITS.parent)}
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from posttrain.cli.command import Commands, add_command, add_world_arguments, load_asked_world
 from posttrain.runtime.exits import ConfigurationError
 
-FURTHER = ("online", "dpo", "kto", "orpo")
+FURTHER = ("online", "rejection_sampling", "dpo", "kto", "orpo")
 
 
 def add_train(commands: Commands) -> None:
@@ -23,8 +23,8 @@ def add_train(commands: Commands) -> None:
 def train(
     kind: str, model: str, world: str, quick: bool, params: Path | None, knobs: Sequence[str], to: Path | None
 ) -> None:
-    """Train a model in a world: by supervised fine-tuning, online (GRPO), or by DPO, KTO or
-    ORPO."""
+    """Train a model in a world: by supervised fine-tuning, online (GRPO), by rejection sampling, or
+    by DPO, KTO or ORPO."""
     if kind != "sft" and not model:
         raise ConfigurationError(f"`posttrain train {kind}` trains a model further: name its folder, such as out/sft")
     asked = load_asked_world(world, quick, params, [*_algorithm(kind), *knobs])
@@ -40,8 +40,14 @@ def train(
 def _algorithm(kind: str) -> list[str]:
     """The settings that choose the algorithm; online is that of `params.yaml`."""
     from posttrain.train.policy_params import DpoParams, KtoParams, OrpoParams
+    from posttrain.train.rejection_sampling.params import RejectionSamplingParams
 
-    sections: dict[str, Any] = {"dpo": DpoParams, "kto": KtoParams, "orpo": OrpoParams}
+    sections: dict[str, Any] = {
+        "rejection_sampling": RejectionSamplingParams,
+        "dpo": DpoParams,
+        "kto": KtoParams,
+        "orpo": OrpoParams,
+    }
     if kind not in sections:
         return []
     example = sections[kind].example.removeprefix("{")

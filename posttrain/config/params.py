@@ -117,39 +117,47 @@ def parse_params(content: Any, *, source: str) -> Params:
 
 def _contradictions(params: Params) -> Iterator[Problem]:
     """Contradictions between sections; each section refuses its own."""
-    world, algorithm, preferences = params.world, params.train_policy.algorithm, params.sample_preferences
-
-    def problem(key: str, value: float, reason: str, remedy: str) -> Problem:
-        return Problem(key, "contradiction", reason, remedy, f"{value:g}")
+    world, preferences = params.world, params.sample_preferences
 
     if preferences.num_tasks > world.num_rl_tasks:
         reason = f"world.num_rl_tasks is only {world.num_rl_tasks}, and preferences are sampled on the rl split"
-        yield problem("sample_preferences.num_tasks", preferences.num_tasks, reason, "Raise the split or lower it")
-    if isinstance(algorithm, OnlineParams):
-        if algorithm.tasks_per_step > world.num_rl_tasks:
-            reason = f"world.num_rl_tasks is only {world.num_rl_tasks}: one step would play a task as two groups"
-            key = "train_policy.algorithm.tasks_per_step"
-            yield problem(key, algorithm.tasks_per_step, reason, "Raise the split or lower it")
-        most = _most_to_earn(params)
-        for name, best in algorithm.virtual_bests.items():
-            if best < most:
-                reason = f"an episode can earn {most:g}, and one that is better than the best would be pushed down"
-                yield problem(f"train_policy.algorithm.credit.{name}.best", best, reason, f"Raise it to {most:g}")
+        yield _contradiction(
+            "sample_preferences.num_tasks", preferences.num_tasks, reason, "Raise the split or lower it"
+        )
+    for algorithm in params.train_policy.phases:
+        if isinstance(algorithm, OnlineParams):
+            yield from _online_contradictions(params, algorithm)
     if params.validate_data.max_tokens > (context := params.agent.max_context_tokens):
         reason = f"agent.max_context_tokens is {context}: no episode could hold such demonstrations"
         remedy = "Lower it or raise agent.max_context_tokens"
-        yield problem("validate_data.max_tokens", params.validate_data.max_tokens, reason, remedy)
+        yield _contradiction("validate_data.max_tokens", params.validate_data.max_tokens, reason, remedy)
     holdout_frac = params.train_reward_model.holdout_frac
     num_held_out = round(holdout_frac * preferences.num_tasks)
     if not 0 < num_held_out < preferences.num_tasks:
         num_trained = preferences.num_tasks - num_held_out
         reason = f"of {preferences.num_tasks} tasks {num_held_out} would be held out and {num_trained} trained on"
-        yield problem(
+        yield _contradiction(
             "train_reward_model.holdout_frac", holdout_frac, reason, "Change it or sample_preferences.num_tasks"
         )
     if params.agent.max_new_tokens < (needed := getattr(world, "num_answer_tokens", 1)):
         reason = f"the world {world.type} asks for messages of {needed} tokens, which would be cut off"
-        yield problem("agent.max_new_tokens", params.agent.max_new_tokens, reason, f"Raise it to {needed}")
+        yield _contradiction("agent.max_new_tokens", params.agent.max_new_tokens, reason, f"Raise it to {needed}")
+
+
+def _online_contradictions(params: Params, algorithm: OnlineParams) -> Iterator[Problem]:
+    if algorithm.tasks_per_step > (num_tasks := params.world.num_rl_tasks):
+        reason = f"world.num_rl_tasks is only {num_tasks}: one step would play a task as two groups"
+        key = "train_policy.algorithm.tasks_per_step"
+        yield _contradiction(key, algorithm.tasks_per_step, reason, "Raise the split or lower it")
+    most = _most_to_earn(params)
+    for name, best in algorithm.virtual_bests.items():
+        if best < most:
+            reason = f"an episode can earn {most:g}, and one that is better than the best would be pushed down"
+            yield _contradiction(f"train_policy.algorithm.credit.{name}.best", best, reason, f"Raise it to {most:g}")
+
+
+def _contradiction(key: str, value: float, reason: str, remedy: str) -> Problem:
+    return Problem(key, "contradiction", reason, remedy, f"{value:g}")
 
 
 def _most_to_earn(params: Params) -> float:

@@ -80,13 +80,8 @@ class VerifiedEdit:
 
 def idle_deps(knobs: Mapping[str, Any]) -> frozenset[str]:
     """Deps of the stage `select_edits` that it does not read where no knob asks for edits, by
-    `train_sft.edit_copies`, `sample_preferences.edit_pairs` and
-    `train_policy.algorithm.join.type` (absent where the algorithm is not online)."""
-    is_asked = (
-        knobs["train_sft.edit_copies"] > 0
-        or knobs["sample_preferences.edit_pairs"]
-        or knobs.get("train_policy.algorithm.join.type") == "edits"
-    )
+    `train_sft.edit_copies` and `sample_preferences.edit_pairs`."""
+    is_asked = knobs["train_sft.edit_copies"] > 0 or knobs["sample_preferences.edit_pairs"]
     return frozenset() if is_asked else frozenset([str(EDITS.parent)])
 
 

@@ -55,11 +55,10 @@ def read_arm(tree: Path, plan: Plan, variant: Variant) -> Arm:
     if sft is None:
         raise DataError(f"{variant.name}: dvc.lock does not say which SFT model it began from")
     training = None
-    if "policy" in evaluated and f"{_TRAINING}.algorithm.group_size" in knobs:
+    if "policy" in evaluated and knobs.get(f"{_TRAINING}.algorithm.type") in ("online", "rejection_sampling", "phases"):
         metrics = read_metrics(tree / "reports" / _TRAINING / "metrics.jsonl")
         seconds = costs[_TRAINING].all_s if _TRAINING in costs else None
-        group_size = int(knobs[f"{_TRAINING}.algorithm.group_size"])
-        training = training_of(metrics, group_size=group_size, seconds=seconds)
+        training = training_of(metrics, group_size=_group_size(knobs), seconds=seconds)
     return Arm(
         override=variant.override,
         seed=int(knobs["seed"]),
@@ -123,7 +122,7 @@ def _policy_result(folder: Path, policy: str) -> PolicyResult:
 
 
 def training_of(
-    metrics: Sequence[Mapping[str, MetricValue]], *, group_size: int, seconds: float | None = None
+    metrics: Sequence[Mapping[str, MetricValue]], *, group_size: int = 0, seconds: float | None = None
 ) -> Training:
     """Figures of a training from the lines of its `metrics.jsonl`.
 
@@ -132,19 +131,22 @@ def training_of(
     is no such step.
     """
     steps = [line for line in metrics if "groups_played" in line]  # others are of dev tasks
-    if not steps:
-        raise DataError("its metrics.jsonl has no step in which groups were played: it learnt nothing online")
+    rounds = [line for line in metrics if "played" in line]  # of rejection sampling, with the counts so far
+    if not steps and not rounds:
+        raise DataError("its metrics.jsonl has no step in which episodes were played: it learnt nothing of its own")
+    of_rounds = {key: int(_number(rounds[-1], key) or 0) if rounds else 0 for key in ("generated_tokens", "played")}
     groups = [int(_number(line, "groups_played") or 0) for line in steps]
     kept = [1 - (_number(line, "lost") or 0.0) for line in steps]
     lengths = [_number(line, "length") or 0.0 for line in steps]
     dev = {key: _values(metrics, key) for key in sorted({key for line in metrics for key in line}) if _is_dev(key)}
     found = {name: values for name in AVERAGED if (values := _values(metrics, name))}
     return Training(
-        steps=len(steps),
-        generated_tokens=round(
+        steps=len(steps) + len([line for line in metrics if "loss" in line]) * bool(rounds),
+        generated_tokens=of_rounds["generated_tokens"]
+        + round(
             sum(num * group_size * share * length for num, share, length in zip(groups, kept, lengths, strict=True))
         ),
-        rollouts=sum(groups) * group_size,
+        rollouts=of_rounds["played"] + sum(groups) * group_size,
         groups=sum(groups),
         means={name: round(fmean(values), 6) for name, values in found.items()},
         last={name: round(fmean(values[-NUM_LAST:]), 6) for name, values in found.items()},
@@ -152,6 +154,12 @@ def training_of(
         dev_last={key: values[-1] for key, values in dev.items() if values},
         seconds=round(seconds, 1) if seconds is not None else None,
     )
+
+
+def _group_size(knobs: Mapping[str, Any]) -> int:
+    """Episodes of a group of the online phase; 0 where there is none."""
+    sizes = [int(one.get("group_size", 0)) for one in knobs.get(f"{_TRAINING}.algorithm.phases", ())]
+    return max([int(knobs.get(f"{_TRAINING}.algorithm.group_size", 0)), *sizes])
 
 
 def _number(line: Mapping[str, Any], key: str) -> float | None:

@@ -48,7 +48,8 @@ from posttrain.train.advantages.gae import GaeCredit
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.updates import MAX_GRAD_NORM, NUM_MICRO_BATCHES, Batch
 from posttrain.train.params import TrainRewardModelParams, TrainSftParams
-from posttrain.train.policy_params import DpoParams, KtoParams, OrpoParams
+from posttrain.train.policy_params import PairParams, Phase
+from posttrain.train.rejection_sampling.params import RejectionSamplingParams
 from posttrain.train.trainable import prepared
 
 _EIGHT_BIT_BLOCK, _EIGHT_BIT_LEAST = 256, 4096  # of bitsandbytes: weights that share a scale, and the fewest it packs
@@ -119,15 +120,26 @@ class _StageSetup:
 def rows_at_once(params: Params, stage: str) -> int:
     """The micro-batch of a training step, in rows; 0 where the stage trains nothing."""
     at_once = params.model.rows_at_once
-    match params.train_policy.algorithm if stage == "train_policy" else getattr(params, stage):
+    if stage == "train_policy":
+        return max(_policy_rows(params, one) for one in params.train_policy.phases)
+    match getattr(params, stage):
+        case TrainSftParams() as sft:
+            return parts_of(sft.batch_size, "train_sft.batch_size", at_once)[1]
+        case TrainRewardModelParams() as of_pairs:
+            return 2 * pair_parts(of_pairs.batch_size, f"the batch_size of {stage}", at_once)[1]
+    return 0
+
+
+def _policy_rows(params: Params, algorithm: Phase) -> int:
+    at_once = params.model.rows_at_once
+    match algorithm:
         case OnlineParams() as online:
             num_episodes = online.tasks_per_step * online.group_size
             return min(at_once or math.ceil(num_episodes / NUM_MICRO_BATCHES), num_episodes)
-        case TrainSftParams() as sft:
-            return parts_of(sft.batch_size, "train_sft.batch_size", at_once)[1]
-        case TrainRewardModelParams() | DpoParams() | KtoParams() | OrpoParams() as of_pairs:
-            return 2 * pair_parts(of_pairs.batch_size, f"the batch_size of {stage}", at_once)[1]
-    return 0
+        case RejectionSamplingParams(batch_size=batch_size):
+            return parts_of(batch_size, "train_policy.algorithm.batch_size", at_once)[1]
+        case _:
+            return 2 * pair_parts(algorithm.batch_size, "train_policy.algorithm.batch_size", at_once)[1]
 
 
 def _resampling(own: _StageSetup) -> None:
@@ -139,15 +151,17 @@ def _resampling(own: _StageSetup) -> None:
 
 def _sft(own: _StageSetup) -> None:
     knobs, model = own.params.train_sft, own.trainable()
-    num_rows = rows_at_once(own.params, "train_sft")
     width = own.params.validate_data.max_tokens
+    _supervised(own, model, rows_at_once(own.params, "train_sft"), width, knobs.optimizer)
+    with torch.no_grad():
+        agent_logprobs(model, *_rows(own.params.model.rows_at_once or knobs.batch_size, width))
 
+
+def _supervised(own: _StageSetup, model: Any, num_rows: int, width: int, optimizer: OptimizerKind) -> None:
     def loss() -> Tensor:
         return -agent_logprobs(model, *_rows(num_rows, width)).sum()
 
-    _step(own, model, _optimizer(own, model, knobs.optimizer), loss)
-    with torch.no_grad():
-        agent_logprobs(model, *_rows(own.params.model.rows_at_once or knobs.batch_size, width))
+    _step(own, model, _optimizer(own, model, optimizer), loss)
 
 
 def _reward_model(own: _StageSetup) -> None:
@@ -162,13 +176,29 @@ def _reward_model(own: _StageSetup) -> None:
 
 
 def _policy(own: _StageSetup) -> None:
-    algorithm = own.params.train_policy.algorithm
-    if isinstance(algorithm, OnlineParams):
-        _online(own, algorithm)
-        return
     model = own.trainable()
+    for algorithm in own.params.train_policy.phases:
+        match algorithm:
+            case OnlineParams():
+                _online(own, model, algorithm)
+            case RejectionSamplingParams():
+                _rejection_sampling(own, model, algorithm)
+            case _:
+                _on_pairs(own, model, algorithm)
+
+
+def _rejection_sampling(own: _StageSetup, model: Any, algorithm: RejectionSamplingParams) -> None:
+    with own.tracker.labelled(OTHERS):  # the weights that each round begins from
+        start = [one.detach().clone() for one in model.parameters() if one.requires_grad]
+    width, optimizer = own.params.agent.max_context_tokens, own.params.train_policy.optimizer
+    _supervised(own, model, _policy_rows(own.params, algorithm), width, optimizer)
+    _run_engine(own, model)
+    del start
+
+
+def _on_pairs(own: _StageSetup, model: Any, algorithm: PairParams) -> None:
     add_fused_lm_head(behind_adapters(model))
-    input_ids, labels = _rows(rows_at_once(own.params, "train_policy"), own.params.agent.max_context_tokens)
+    input_ids, labels = _rows(_policy_rows(own.params, algorithm), own.params.agent.max_context_tokens)
 
     def loss() -> Tensor:
         mask = torch.ones_like(input_ids)
@@ -178,8 +208,8 @@ def _policy(own: _StageSetup) -> None:
     _step(own, model, _optimizer(own, model, own.params.train_policy.optimizer), loss)
 
 
-def _online(own: _StageSetup, algorithm: OnlineParams) -> None:
-    model, width = own.trainable(), own.params.agent.max_context_tokens
+def _online(own: _StageSetup, model: Any, algorithm: OnlineParams) -> None:
+    width = own.params.agent.max_context_tokens
     reference = critic = reward_model = None
     with own.tracker.labelled(OTHERS):
         if algorithm.measures_kl and not is_adapted(model):
@@ -189,7 +219,7 @@ def _online(own: _StageSetup, algorithm: OnlineParams) -> None:
         if isinstance(algorithm.credit, GaeCredit):
             critic = Critic(model, algorithm.credit.critic, device=torch.device("cpu"))
     optimizer = _optimizer(own, model, own.params.train_policy.optimizer)
-    rows_per_part = rows_at_once(own.params, "train_policy")
+    rows_per_part = _policy_rows(own.params, algorithm)
 
     def loss() -> Tensor:
         scores = _scores(model, rows_per_part, width, with_entropies=algorithm.entropy_bonus > 0)

@@ -7,7 +7,7 @@ curves, each with `steps` (N) and `mean` (N), without a band because there is on
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from posttrain.report.run_reader import DpoLine, GrpoLine, ReliabilityBin, SftLine
+from posttrain.report.run_reader import PolicyLine, ReliabilityBin, SftLine
 
 Chart = dict[str, Any]
 # by title the curves, each with the field of a line that it draws, and options of the chart
@@ -49,6 +49,14 @@ SPREAD_CHARTS: Charts = {  # a group without spread gives no gradient
         _SHARE,
     ),
 }
+OWN_CHARTS: Charts = {
+    "Success of the dev tasks, played greedily": (
+        {"strict success": "dev_strict_success", "success": "dev_success"},
+        _SHARE,
+    ),
+    "Success of what was played": ({"strict success": "strict_success", "success": "success"}, _SHARE),
+    "Loss on the accepted episodes": ({"loss": "loss"}, _NUMBER),
+}
 DPO_CHARTS: Charts = {
     "Preference loss": ({"loss": "loss"}, _NUMBER),
     "Pairs in the right order": ({"pairs ordered rightly": "pair_accuracy"}, _SHARE),
@@ -56,7 +64,7 @@ DPO_CHARTS: Charts = {
 }
 
 
-def drawn(charts: Charts, lines: Sequence[SftLine] | Sequence[GrpoLine] | Sequence[DpoLine]) -> list[Chart]:
+def drawn(charts: Charts, lines: Sequence[SftLine] | Sequence[PolicyLine]) -> list[Chart]:
     """The charts for which some line has a number."""
     found: list[Chart] = [
         {"title": title, "curves": [_curve(name, lines, field) for name, field in curves.items()], **options}
@@ -73,7 +81,7 @@ def calibration_chart(bins: Sequence[ReliabilityBin]) -> Chart:
     return {"title": title, "curves": curves, "is_share": True, "is_unsmoothed": True, "x": "sure"}
 
 
-def _curve(name: str, lines: Sequence[SftLine | GrpoLine | DpoLine], field: str) -> Chart:
+def _curve(name: str, lines: Sequence[SftLine | PolicyLine], field: str) -> Chart:
     points = [(line.step, number) for line in lines if (number := getattr(line, field)) is not None]
     return _line(name, [step for step, _ in points], [number for _, number in points])
 

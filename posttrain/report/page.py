@@ -11,9 +11,11 @@ from posttrain.report.arms import Arms
 from posttrain.report.charts import (
     DPO_CHARTS,
     GRPO_CHARTS,
+    OWN_CHARTS,
     SFT_CHARTS,
     SPREAD_CHARTS,
     Chart,
+    Charts,
     calibration_chart,
     drawn,
 )
@@ -25,6 +27,8 @@ from posttrain.report.run_reader import (
     DpoLine,
     Evaluation,
     GrpoLine,
+    OwnLine,
+    PolicyLine,
     PreferencesSummary,
     ResamplingSummary,
     RewardModelSummary,
@@ -35,6 +39,7 @@ from posttrain.report.run_reader import (
     ValidationSummary,
     read_lines,
     read_object,
+    read_policy_lines,
 )
 from posttrain.report.table import INTERVAL, gain_verdict, percent, percent_range, points, read_evaluations
 from posttrain.runtime.exits import DataError
@@ -47,14 +52,14 @@ _TEMPLATE = Path(__file__).with_name("page.html")
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """Contents of the page. `policy_lines` are of one kind, by the algorithm that ran; `arms` are
-    the runs of experiments, of which those of these `knobs` tell how far seeds lie apart."""
+    """Contents of the page. `arms` are the runs of experiments, of which those of these `knobs`
+    tell how far seeds lie apart."""
 
     evaluations: Mapping[str, Evaluation]
     sft_records: Sequence[TaskRecord]
     policy_records: Sequence[TaskRecord]
     sft_lines: Sequence[SftLine]
-    policy_lines: Sequence[GrpoLine] | Sequence[DpoLine]
+    policy_lines: Sequence[PolicyLine]
     validation: ValidationSummary
     resampling: ResamplingSummary
     preferences: PreferencesSummary
@@ -92,7 +97,7 @@ def read_reports(folder: Path, knobs: Knobs) -> Reports:
         sft_records=read_lines(folder / "evaluate" / "sft.tasks.jsonl", TaskRecord),
         policy_records=read_lines(folder / "evaluate" / "policy.tasks.jsonl", TaskRecord),
         sft_lines=read_lines(folder / "train_sft" / "metrics.jsonl", SftLine),
-        policy_lines=_policy_lines(folder / "train_policy" / "metrics.jsonl"),
+        policy_lines=read_policy_lines(folder / "train_policy" / "metrics.jsonl"),
         validation=read_object(folder / "validate_data" / "summary.json", ValidationSummary),
         resampling=read_object(folder / "resample_data" / "summary.json", ResamplingSummary),
         preferences=read_object(folder / "sample_preferences" / "summary.json", PreferencesSummary),
@@ -164,18 +169,18 @@ def _abilities(evaluations: Mapping[str, Evaluation]) -> list[tuple[str, list[Sc
     return [(name, [one.scores.get(name) for one in evaluations.values()]) for name in names]
 
 
-def _policy_lines(path: Path) -> Sequence[GrpoLine] | Sequence[DpoLine]:
-    """Lines of online training, or of training on pairs, which have a `pair_accuracy`."""
-    has_pairs = '"pair_accuracy"' in path.read_text(encoding="utf-8").partition("\n")[0] if path.exists() else False
-    return read_lines(path, DpoLine) if has_pairs else read_lines(path, GrpoLine)
-
-
-def _policy_charts(lines: Sequence[GrpoLine] | Sequence[DpoLine], knobs: Knobs) -> tuple[str, list[Chart], list[Chart]]:
-    """The algorithm, the charts of training and those of the spread of rewards."""
-    if isinstance(lines[0], GrpoLine):
-        return "learning online", drawn(GRPO_CHARTS, lines), drawn(SPREAD_CHARTS, lines)
-    algorithm = {"kto": "KTO", "orpo": "ORPO"}.get(knobs.get("train_policy.algorithm.type", ""), "DPO")
-    return algorithm, drawn(DPO_CHARTS, lines), []
+def _policy_charts(lines: Sequence[PolicyLine], knobs: Knobs) -> tuple[str, list[Chart], list[Chart]]:
+    """The algorithms in their order, the charts of training and those of the spread of rewards."""
+    of_pairs = {"kto": "KTO", "orpo": "ORPO"}.get(knobs.get("train_policy.algorithm.type", ""), "DPO")
+    kinds: Mapping[type, tuple[str, Charts]] = {
+        OwnLine: ("rejection sampling", OWN_CHARTS),
+        GrpoLine: ("learning online", GRPO_CHARTS),
+        DpoLine: (of_pairs, DPO_CHARTS),
+    }
+    by_kind = {kind: [line for line in lines if type(line) is kind] for kind in dict.fromkeys(map(type, lines))}
+    charts = [chart for kind, own in by_kind.items() for chart in drawn(kinds[kind][1], own)]
+    online = by_kind.get(GrpoLine, [])
+    return ", then ".join(kinds[kind][0] for kind in by_kind), charts, drawn(SPREAD_CHARTS, online)
 
 
 def _cells(

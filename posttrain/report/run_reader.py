@@ -6,7 +6,7 @@ The `parse_…` functions take bytes of any commit, and give a sentence on what 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -195,6 +195,21 @@ class DpoLine(Source):
     margin: float
 
 
+class OwnLine(Source):
+    """A line of the same file of rejection sampling: of a round's plays, of an optimizer step on
+    the accepted episodes, or of dev tasks."""
+
+    step: int
+    loss: float | None = None
+    success: Share | None = None
+    strict_success: Share | None = None
+    dev_success: Share | None = None
+    dev_strict_success: Share | None = None
+
+
+PolicyLine = GrpoLine | DpoLine | OwnLine
+
+
 class ValidationSummary(Source):
     """`reports/validate_data/summary.json`."""
 
@@ -278,13 +293,32 @@ def read_object(path: Path, kind: type[Read]) -> Read:
     return _validated(path, kind, _text(path), where="")
 
 
-def read_lines(path: Path, kind: type[Read]) -> list[Read]:
-    """Read a JSONL file. Raises DataError as `read_object` does, and where it has no line."""
+def read_policy_lines(path: Path) -> list[PolicyLine]:
+    """Read `reports/train_policy/metrics.jsonl`, whose lines are of one kind, or of several where
+    phases follow each other."""
+    return read_lines(path, _policy_kind)
+
+
+def _policy_kind(line: str) -> type[PolicyLine]:
+    if '"pair_accuracy"' in line:
+        return DpoLine
+    return GrpoLine if '"reward_std"' in line else OwnLine
+
+
+def read_lines(path: Path, kind: type[Read] | Callable[[str], type[Read]]) -> list[Read]:
+    """Read a JSONL file of lines of a kind, or of the kind that a function tells by the text.
+    Raises DataError as `read_object` does, and where it has no line."""
     lines = [line for line in _text(path).split("\n") if line.strip()]
     if not lines:
         raise DataError(f"{path} is empty, so there is nothing to draw: run `{_maker(path)}`")
     return [
-        _validated(path, kind, line, where=f", line {number} of {len(lines)},") for number, line in enumerate(lines, 1)
+        _validated(
+            path,
+            kind if isinstance(kind, type) else kind(line),
+            line,
+            where=f", line {number} of {len(lines)},",
+        )
+        for number, line in enumerate(lines, 1)
     ]
 
 

@@ -155,6 +155,7 @@ class Stream(IntEnum):
     ONLINE = 4
     MEASUREMENT = 5  # of a program, in benchmarks and tests
     BRANCHES = 6
+    OWN = 7  # rounds of rejection sampling
 
 
 def episode_seeds(stream: Stream, *entropy: int, count: int) -> list[int]:

@@ -50,10 +50,10 @@ class MetricsLog:
                 alarms.observe(line)
             self._send(line)
 
-    def write(self, step: int, metrics: Mapping[str, MetricValue]) -> None:
+    def write(self, step: int, metrics: Mapping[str, MetricValue], *, is_new: bool = True) -> None:
         """Append `{"step": step, **metrics}`. NaN and infinity, which JSON has not, become null;
         texts are without keys. Raises StoppedByAlarm, with the line on the disk, where an alarm is
-        to stop the training."""
+        to stop the training; none acts on a line that is not new."""
         line = {**{name: _kept(value) for name, value in metrics.items()}, "step": step}
         raised = self._alarms.observe(line) if self._alarms is not None else []
         if raised:
@@ -61,7 +61,7 @@ class MetricsLog:
         self._file.write(json.dumps(line, ensure_ascii=False, sort_keys=True, allow_nan=False) + "\n")
         self._file.flush()
         self._send(line)
-        if self._alarms is not None:
+        if self._alarms is not None and is_new:
             self._alarms.act(raised)
 
     def close(self) -> None:

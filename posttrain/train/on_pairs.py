@@ -20,14 +20,13 @@ from posttrain.models.codec import ChatCodec
 from posttrain.train.kto import kto_trainer
 from posttrain.train.orpo import orpo_trainer
 from posttrain.train.pair_training import (
-    PairParams,
     PairTraining,
     ReferenceTrainer,
     episode_logprobs,
     pair_collator,
     pair_dataset,
 )
-from posttrain.train.policy_params import DpoParams, KtoParams, OrpoParams, TrainPolicyParams
+from posttrain.train.policy_params import DpoParams, KtoParams, OrpoParams, PairParams, TrainPolicyParams
 from posttrain.train.preference_pairs import Pair, token_rows
 from posttrain.train.resumable_trainer import TrainingRun
 

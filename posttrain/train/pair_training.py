@@ -18,7 +18,7 @@ from posttrain.models.distributed import is_sharded, pair_parts
 from posttrain.models.params import OptimizerKind
 from posttrain.models.sharding import learner_of
 from posttrain.models.token_logprobs import IGNORED, agent_logprobs, pad_right
-from posttrain.train.policy_params import DpoParams, KtoParams, OrpoParams
+from posttrain.train.policy_params import PairParams
 from posttrain.train.resumable_trainer import Resumable, TrainingRun, trainer_arguments
 from posttrain.train.sample_order import IntArray, passes_by_length
 
@@ -26,7 +26,6 @@ SIDES = ("chosen", "rejected")
 COLUMNS = ("input_ids", "mask")
 
 RowPair = tuple[TokenRow, TokenRow]  # chosen, rejected
-PairParams = DpoParams | KtoParams | OrpoParams
 
 
 @dataclass(frozen=True, slots=True)

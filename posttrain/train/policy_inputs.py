@@ -1,4 +1,4 @@
-"""Inputs that `train_policy` reads under some choices only: preference pairs and reward model.
+"""Inputs that `train_policy` reads under some choices only: preference pairs, reward model, edits.
 
 `dvc.yaml` cannot make a dep depend on a knob. So the stage `select_policy_inputs` hands on what the
 chosen algorithm reads and nothing else: under the default (online, without a reward model) an edit
@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from posttrain.data.edits import EDITS
+
 FOLDER = Path("data/policy_inputs")
 PAIRS = FOLDER / "pairs.parquet"
 REWARD_MODEL = FOLDER / "reward_model"
@@ -17,9 +19,13 @@ SOURCES = {Path("data/preferences/pairs.parquet"): PAIRS, Path("data/models/rewa
 
 def idle_deps(knobs: Mapping[str, Any]) -> frozenset[str]:
     """Deps of `select_policy_inputs` that the chosen algorithm does not read, by
-    `train_policy.algorithm.type` and `train_policy.reward_model_weight`. `posttrain plan` asks
-    as well, by the stage's `meta`."""
-    reads_pairs = knobs["train_policy.algorithm.type"] != "online"
-    reads_reward_model = knobs["train_policy.reward_model_weight"] > 0
-    is_read = {PAIRS: reads_pairs, REWARD_MODEL: reads_reward_model}
-    return frozenset(str(source) for source, selected in SOURCES.items() if not is_read[selected])
+    `train_policy.algorithm` and `train_policy.reward_model_weight`. `posttrain plan` asks as well,
+    by the stage's `meta`."""
+    algorithm = knobs["train_policy.algorithm"]
+    phases = algorithm.get("phases", [algorithm])
+    is_read = {
+        Path("data/preferences/pairs.parquet"): any(one["type"] in ("dpo", "kto", "orpo") for one in phases),
+        Path("data/models/reward"): knobs["train_policy.reward_model_weight"] > 0,
+        EDITS.parent: any(one.get("join", {}).get("type") == "edits" for one in phases),
+    }
+    return frozenset(str(source) for source, is_one in is_read.items() if not is_one)

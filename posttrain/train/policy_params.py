@@ -1,6 +1,7 @@
-"""Knobs of the section `train_policy`: the algorithm, online or on pairs, its optimizer and its
+"""Knobs of the section `train_policy`: the algorithm or phases of several, the optimizer and the
 health alarms."""
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -10,6 +11,7 @@ from posttrain.runtime.knobs import SLIP, Count, Rate, Section, SmallCount
 from posttrain.tracking.params import AlarmParams
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.params import refuse_no_checkpoint
+from posttrain.train.rejection_sampling.params import RejectionSamplingParams
 
 
 class DpoParams(Section):
@@ -53,8 +55,26 @@ class OrpoParams(Section):
     beta: Annotated[float, Field(gt=0)]
 
 
+PairParams = DpoParams | KtoParams | OrpoParams
+Phase = Annotated[OnlineParams | RejectionSamplingParams | PairParams, Field(discriminator="type")]
+
+
+class PhasesParams(Section):
+    """Algorithms one after another in one training: each begins from the weights that the one
+    before ended with, with an optimizer of its own."""
+
+    example: ClassVar[str] = (
+        f"{{phases: [{{type: rejection_sampling, {RejectionSamplingParams.example[1:]}, "
+        f"{{type: online, {OnlineParams.example[1:]}]}}"
+    )
+    type: Literal["phases"]
+    phases: Annotated[list[Phase], Field(min_length=2)]
+
+
 class TrainPolicyParams(Section):
-    algorithm: Annotated[OnlineParams | DpoParams | KtoParams | OrpoParams, Field(discriminator="type")]
+    algorithm: Annotated[
+        OnlineParams | RejectionSamplingParams | PairParams | PhasesParams, Field(discriminator="type")
+    ]
     lr: Rate
     optimizer: OptimizerKind
     reward_model_weight: Annotated[float, Field(ge=0)]
@@ -62,14 +82,26 @@ class TrainPolicyParams(Section):
     on_alarm: Literal["warn", "stop"]
     alarms: AlarmParams
 
+    @property
+    def phases(self) -> Sequence[Phase]:
+        """The algorithms in their order, one where none is named `phases`."""
+        return self.algorithm.phases if isinstance(self.algorithm, PhasesParams) else [self.algorithm]
+
+    @property
+    def is_online(self) -> bool:
+        """True where a phase trains online: the alarms are about its metrics."""
+        return any(isinstance(one, OnlineParams) for one in self.phases)
+
     @model_validator(mode="after")
     def _agrees_with_the_algorithm(self) -> Self:
-        refuse_no_checkpoint(self.checkpoint_every_steps, self.algorithm.max_steps, "algorithm.max_steps")
-        if isinstance(self.algorithm, DpoParams | KtoParams | OrpoParams) and self.reward_model_weight:
+        for number, one in enumerate(self.phases):
+            place = f"phases[{number}]." if len(self.phases) > 1 else ""
+            refuse_no_checkpoint(self.checkpoint_every_steps, one.max_steps, f"algorithm.{place}max_steps")
+            if isinstance(one, OnlineParams) and not one.measures_kl and self.alarms.kl is not None:
+                raise ValueError(f"alarms.kl is {self.alarms.kl:g} and algorithm.kl.is_measured false; set it to null")
+        if self.reward_model_weight and all(isinstance(one, PairParams) for one in self.phases):
             raise ValueError(
                 f"reward_model_weight is {self.reward_model_weight:g} and algorithm.type {self.algorithm.type} learns "
                 "from pairs: it would change nothing; set it to 0.0"
             )
-        if isinstance(self.algorithm, OnlineParams) and not self.algorithm.measures_kl and self.alarms.kl is not None:
-            raise ValueError(f"alarms.kl is {self.alarms.kl:g} and algorithm.kl.is_measured false; set it to null")
         return self

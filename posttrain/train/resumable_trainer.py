@@ -15,6 +15,7 @@ import contextlib
 import os
 import shutil
 import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ from posttrain.models.parts import parts_beside
 from posttrain.runtime.exits import DataError, Interrupted
 from posttrain.runtime.worker import STOP_SIGNALS
 from posttrain.tracking.alarms import Alarms
-from posttrain.tracking.metrics_log import MetricsLog, Sink
+from posttrain.tracking.metrics_log import MetricsLog, MetricValue, Sink
 from posttrain.train.checkpointing import PREFIX, is_complete, newest_complete, prune, seal
 
 METRICS = "metrics.jsonl"
@@ -52,7 +53,12 @@ class TrainingRun:
     metrics: MetricsLog | None
     progress: Callable[[int, int, str], None]
     rows_at_once: int | None = None
-    is_stopping: bool = field(default=False)
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def is_stopping(self) -> bool:
+        """True once the process was asked to stop."""
+        return self.stop.is_set()
 
 
 @contextlib.contextmanager
@@ -75,15 +81,45 @@ def open_run(
         own_progress = progress if distributed.is_first() else lambda *_: None
         run = TrainingRun(folder, checkpoint, metrics, own_progress, rows_at_once)
 
-        def stop(*_: object) -> None:
-            run.is_stopping = True
-
-        before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
+        before = {number: signal.signal(number, lambda *_: run.stop.set()) for number in STOP_SIGNALS}
         try:
             yield run
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def open_part(run: TrainingRun, name: str, *, first_step: int, num_steps: int) -> Iterator[TrainingRun]:
+    """A training that is a part of `run`: a phase or a round. It has the folder `name` with
+    checkpoints and metrics of its own, and its lines also become lines of the run's, which has
+    `num_steps` in all, from `first_step` on. A part that was over is opened again like one that
+    was killed, and its lines come again."""
+    folder = run.folder / name
+    folder.mkdir(exist_ok=True)
+    checkpoint = distributed.from_first(newest_complete(folder) if distributed.is_first() else None)
+    whole = _IntoWhole(run.metrics, first_step)
+    with _open_metrics(folder, checkpoint, (whole,), None) as metrics:
+        whole.is_new = True
+
+        def progress(step: int, _: int, note: str) -> None:
+            run.progress(first_step + step, num_steps, note)
+
+        yield TrainingRun(folder, checkpoint, metrics, progress, run.rows_at_once, run.stop)
+
+
+class _IntoWhole:
+    """A sink: the lines of a part become lines of the whole run's log."""
+
+    def __init__(self, whole: MetricsLog | None, first_step: int) -> None:
+        self._whole, self._first_step = whole, first_step
+        self.is_new = False  # lines of a checkpoint come first
+
+    def write(self, step: int, metrics: Mapping[str, MetricValue]) -> None:
+        if self._whole is not None:
+            self._whole.write(self._first_step + step, metrics, is_new=self.is_new)
+
+    def close(self) -> None: ...
 
 
 def _open_metrics(

@@ -70,7 +70,8 @@ def train_sft(
     run: TrainingRun,
 ) -> None:
     """Train `model` in place, on rows of which each value in `values` has its share. At the end
-    it holds the weights of the lowest dev loss. Resumes from `run.checkpoint`."""
+    it holds the weights of the lowest dev loss; without dev rows those of the last step. Resumes
+    from `run.checkpoint`."""
     num_parts, rows_per_part = parts_of(params.batch_size, "train_sft.batch_size", run.rows_at_once)
     is_beside = count() == 1 and is_small_on_cpu(model)
     if not shares:  # all rows alike
@@ -93,7 +94,7 @@ def train_sft(
         per_device_eval_batch_size=run.rows_at_once or max(1, params.batch_size // count()),
         lr_scheduler_type="cosine",
         warmup_steps=round(params.lr_warmup_frac * params.max_steps),
-        eval_strategy="steps",
+        eval_strategy="steps" if dev_rows else "no",
         eval_steps=params.eval_every_steps,
         metric_for_best_model="loss",
         dataset_kwargs={"skip_prepare_dataset": True},
@@ -103,7 +104,7 @@ def train_sft(
         whole=model,
         args=arguments,
         train_dataset=_dataset(rows).select(order),
-        eval_dataset=_dataset(dev_rows),
+        eval_dataset=_dataset(dev_rows) if dev_rows else None,
         data_collator=partial(_collated, pad_id=tokenizer.pad_token_id),
         processing_class=tokenizer,
         optimizer=params.optimizer,

@@ -108,13 +108,22 @@ def test_by_hand():
     assert (found.dev_first, found.dev_last) == ({"dev_success": 0.1}, {"dev_success": 0.4})
 
 
+def test_rounds_of_rejection_sampling_count_with_the_online_phase_behind_them():
+    """Two rounds of 30 tokens and 5 episodes each, 2 steps behind each, then a group of 4."""
+    rounds = [{"step": 2 * number, "played": 5 * number + 5, "generated_tokens": 30 * number + 30} for number in (0, 1)]
+    learnt = [{"step": step, "loss": 1.0} for step in (1, 2, 3, 4)]
+    online = {"step": 5, "groups_played": 1, "lost": 0.0, "length": 10.0}
+    found = training_of([*rounds, *learnt, online], group_size=4)
+    assert (found.steps, found.groups, found.rollouts, found.generated_tokens) == (5, 1, 14, 100)
+
+
 def test_the_last_steps_are_twenty():
     found = training_of([{"step": step, **STEP, "kl": float(step <= 5)} for step in range(1, 31)], group_size=4)
     assert (found.means["kl"], found.last["kl"]) == (pytest.approx(5 / 30, abs=1e-6), 0.0)
 
 
 def test_a_training_without_groups_has_no_figures():
-    with pytest.raises(DataError, match="no step in which groups were played"):
+    with pytest.raises(DataError, match="no step in which episodes were played"):
         training_of([{"step": 1, "loss": 0.5}], group_size=4)
 
 

@@ -48,7 +48,10 @@ from posttrain.train.online.trainer_state import TrainingInputs
 from posttrain.train.online.updates import Sample, batch_of
 from posttrain.train.pair_training import PairTraining
 from posttrain.train.params import TrainRewardModelParams, TrainSftParams
+from posttrain.train.policy import in_phases
 from posttrain.train.policy_params import DpoParams, KtoParams, OrpoParams
+from posttrain.train.rejection_sampling.params import RejectionSamplingParams
+from posttrain.train.rejection_sampling.rounds import Learner, train_by_rejection_sampling
 from posttrain.train.resumable_trainer import METRICS, TrainingRun, open_run
 from posttrain.train.reward_model import train_reward_model
 from posttrain.train.sft import train_sft
@@ -145,6 +148,48 @@ def run_online(run: TrainingRun, model, *, lr=3e-2, optimizer="muon", on_step=la
         seed=1,
         run=run,
     )
+
+
+def run_rejection_sampling(run: TrainingRun, model, *, on_step=lambda *_: None, **changes):
+    """Two rounds of 8 steps on episodes with a right word or two."""
+    values = yaml.safe_load(RejectionSamplingParams.example) | {
+        "type": "rejection_sampling",
+        "max_generated_tokens": 200,
+        "tasks_per_step": 8,
+        "samples_per_task": 2,
+        "accept": {"type": "quantile", "quantile": 0.75},
+        "max_steps": 8,
+        "batch_size": 8,
+        "num_dev_tasks": 10,
+    }
+    tasks = [word_task(x, y) for x in range(4, 9) for y in range(9, 12)]
+    source = WordEpisodes(model)
+    inputs = TrainingInputs(
+        tasks,
+        source,
+        on_step=on_step,
+        dev_tasks=[word_task(x, y) for x in range(4, 9) for y in (12, 13)],
+        play_greedily=source.play_greedily,
+    )
+    params = RejectionSamplingParams.model_validate(values | changes)
+    learner = Learner(model, tiny_tokenizer(), "muon", checkpoint_every_steps=4, seed=1)
+    train_by_rejection_sampling(learner, inputs, replayed=DEMONSTRATIONS, params=params, run=run)
+
+
+def run_phases(run: TrainingRun, model):
+    """Rejection sampling, 16 steps, then online, 8."""
+    own = RejectionSamplingParams.model_validate(
+        yaml.safe_load(RejectionSamplingParams.example) | {"type": "rejection_sampling", "max_steps": 8}
+    )
+    online = OnlineParams.model_validate(yaml.safe_load(OnlineParams.example) | {"type": "online", "max_steps": 8})
+
+    def learn(phase, part):
+        if phase is own:
+            run_rejection_sampling(part, model)
+        else:
+            run_online(part, model, max_steps=8)
+
+    in_phases([own, online], learn, run)
 
 
 def critic_params(**knobs):
@@ -249,6 +294,8 @@ RUNS = {
     "sft": run_sft,
     "sft_on_wrong_dev": run_sft_on_wrong_dev,
     "online": run_online,
+    "rejection_sampling": run_rejection_sampling,
+    "phases": run_phases,
     "critic": run_critic,
     "dpo": run_dpo,
     "kto": run_kto,

@@ -1,9 +1,9 @@
-"""Online training in a world: episodes of the policy, scored by rules and, where it has a
-weight, by the reward model; the expert's traces; and the call of the training loop."""
+"""Training on the policy's own episodes in a world: these, scored by rules and, where it has a
+weight, by the reward model; the expert's traces; and the calls of the training loops."""
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from posttrain.data.edits import VerifiedEdit
@@ -17,6 +17,9 @@ from posttrain.train.online.loop import train_online
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.trainer_state import TrainingInputs
 from posttrain.train.policy_params import TrainPolicyParams
+from posttrain.train.preference_pairs import Pair
+from posttrain.train.rejection_sampling.params import RejectionSamplingParams
+from posttrain.train.rejection_sampling.rounds import Learner, train_by_rejection_sampling
 from posttrain.train.replay import EditReplay, ExpertReplay, HintReplay
 from posttrain.train.resumable_trainer import TrainingRun
 from posttrain.train.reward_model import score_episodes
@@ -26,60 +29,82 @@ from posttrain.worlds.catalog import require_expert
 OnStep = Callable[[int, Sequence[Trajectory], Sequence[float]], None]  # step, episodes, their mean advantages
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyInputs:
+    """The world, tasks and data of a policy's training. The loss on some of `demonstrations` tells
+    what is forgotten; without any, the world's expert plays dev tasks for it. `replayed` are those
+    of SFT; they, `edits` and `pairs` are used where the algorithm says so."""
+
+    world: ScoredWorld
+    tasks: Sequence[Task]
+    dev_tasks: Sequence[Task]
+    demonstrations: Sequence[TrajectoryRow] = ()
+    replayed: Sequence[TrajectoryRow] = ()
+    reasoning_frac: float
+    reward_model: Any = None
+    edits: Sequence[VerifiedEdit] = ()
+    pairs: Callable[[], Sequence[Pair]] = tuple
+    on_step: OnStep = lambda *_: None
+
+    def training(self, source: "PolicyEpisodes", *, seed: int, **more: Any) -> TrainingInputs:
+        """The inputs of a training on the episodes of `source`."""
+        return TrainingInputs(
+            self.tasks,
+            source,
+            on_step=lambda step, played, advantages: self.on_step(step, list(map(_as_learnt, played)), advantages),
+            dev_tasks=self.dev_tasks,
+            play_greedily=lambda own: source.play_greedily(own, [seed] * len(own)),
+            **more,
+        )
+
+
 def learn_online(
     model: Any,
     codec: ChatCodec,
-    world: ScoredWorld,
+    inputs: PolicyInputs,
     algorithm: OnlineParams,
     *,
     params: TrainPolicyParams,
-    tasks: Sequence[Task],
-    dev_tasks: Sequence[Task],
-    demonstrations: Sequence[TrajectoryRow],
-    reasoning_frac: float,
     seed: int,
     run: TrainingRun,
-    reward_model: Any = None,
-    edits: Sequence[VerifiedEdit] = (),
-    on_step: OnStep = lambda *_: None,
 ) -> None:
-    """Train `model` in place on its own episodes of `tasks`. The loss on some of
-    `demonstrations` tells what is forgotten; without any, the world's expert plays dev tasks for
-    it. `edits` join the groups where the algorithm says so."""
-    played_by_expert: dict[str, Any] = {"limits": world.limits, "seed": seed, "reasoning_frac": reasoning_frac}
+    """Train `model` in place on its own episodes."""
+    world = inputs.world
+    played_by_expert: dict[str, Any] = {
+        "limits": world.limits,
+        "seed": seed,
+        "reasoning_frac": inputs.reasoning_frac,
+    }
     traces: ExpertTraces | EditTraces | None = None
     match algorithm.join:
         case ExpertReplay() | HintReplay() as join:
             expert = require_expert(world.domain, needed_by=join.knob)
             traces = ExpertTraces(expert, codec, reward=world.reward, **played_by_expert)
         case EditReplay():
-            traces = EditTraces(edits, codec, domain=world.domain, reward=world.reward)
+            traces = EditTraces(inputs.edits, codec, domain=world.domain, reward=world.reward)
     source = PolicyEpisodes(
         world.sampler(model, codec, temperature=algorithm.temperature),
-        reward_model=reward_model,
+        reward_model=inputs.reward_model,
         weight=params.reward_model_weight,
         traces=traces,
     )
     # as many rows as a step has tasks: one forward pass that costs next to nothing
     num_shown = algorithm.tasks_per_step
-    shown = demonstrations[:num_shown] or demonstrate(
+    shown = inputs.demonstrations[:num_shown] or demonstrate(
         require_expert(
             world.domain, needed_by="the forgetting alarm of train_policy (or generate_data.source.dev_frac above 0)"
         ),
-        dev_tasks[:num_shown],
+        inputs.dev_tasks[:num_shown],
         is_flawless=True,
         **played_by_expert,
     )
     train_online(
         model,
         codec.tokenizer,
-        TrainingInputs(
-            tasks,
+        inputs.training(
             source,
-            codec.encode_rows(row.conversation for row in shown),
-            lambda step, played, advantages: on_step(step, list(map(_as_learnt, played)), advantages),
-            dev_tasks=dev_tasks,
-            play_greedily=lambda own: source.play_greedily(own, [seed] * len(own)),
+            seed=seed,
+            demonstrations=codec.encode_rows(row.conversation for row in shown),
             expert=source.expert if traces is not None else None,
             score_weights=world.reward.weights,
         ),
@@ -89,6 +114,31 @@ def learn_online(
         optimizer=params.optimizer,
         checkpoint_every_steps=params.checkpoint_every_steps,
         seed=seed,
+        run=run,
+    )
+
+
+def learn_by_rejection_sampling(
+    model: Any,
+    codec: ChatCodec,
+    inputs: PolicyInputs,
+    algorithm: RejectionSamplingParams,
+    *,
+    params: TrainPolicyParams,
+    seed: int,
+    run: TrainingRun,
+) -> None:
+    """Train `model` in place on those of its own episodes that are accepted."""
+    source = PolicyEpisodes(
+        inputs.world.sampler(model, codec, temperature=algorithm.temperature),
+        reward_model=inputs.reward_model,
+        weight=params.reward_model_weight,
+    )
+    train_by_rejection_sampling(
+        Learner(model, codec.tokenizer, params.optimizer, params.checkpoint_every_steps, seed),
+        inputs.training(source, seed=seed),
+        replayed=codec.encode_rows(one.conversation for one in inputs.replayed) if algorithm.replay_frac else [],
+        params=algorithm,
         run=run,
     )
 

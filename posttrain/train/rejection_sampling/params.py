@@ -1,0 +1,87 @@
+"""Knobs of rejection-sampling fine-tuning, as under `train_policy.algorithm`."""
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from posttrain.runtime.knobs import Count, Rate, Section, SmallCount
+
+
+class AcceptSuccess(Section):
+    """Episodes that reached the goal (RAFT with a reward of 0 or 1, STaR)."""
+
+    type: Literal["success"]
+
+
+class AcceptStrict(Section):
+    """Episodes that reached the goal without a call that it does not accept."""
+
+    type: Literal["strict"]
+
+
+class AcceptQuantile(Section):
+    """Episodes whose reward is at least the `quantile` of all episodes played so far, and above the
+    lowest."""
+
+    example: ClassVar[str] = "{quantile: 0.75}"
+    type: Literal["quantile"]
+    quantile: Annotated[float, Field(gt=0, lt=1)]
+
+
+class AcceptByReward(Section):
+    """All episodes, each by the weight exp(reward / `temperature`): reward-weighted regression,
+    weighted behaviour cloning."""
+
+    example: ClassVar[str] = "{temperature: 0.2}"
+    type: Literal["by_reward"]
+    temperature: Annotated[float, Field(ge=0.01)]
+
+
+Accept = Annotated[AcceptSuccess | AcceptStrict | AcceptQuantile | AcceptByReward, Field(discriminator="type")]
+
+
+class RejectionSamplingParams(Section):
+    """Rejection-sampling fine-tuning (RAFT, arXiv 2304.06767; STaR, arXiv 2203.14465): `rounds`
+    times the policy plays `max_generated_tokens / rounds` tokens on the rl tasks, and `max_steps`
+    optimizer steps of supervised learning follow on the accepted episodes of all rounds so far.
+    The tasks come in passes, and a round goes on where the one before ended: with
+    `world.num_rl_tasks` large, all are new. `restart`: every round learns from the weights that
+    training began from, else from those of the round before.
+
+    `balance`: every `episode` accepted alike, every `task` that has one alike, or tasks by their
+    `difficulty`, the normal density of k of n right around n/2 (ExGRPO, arXiv 2510.02245).
+    `per_task`: `all`, or the `likeliest`, by the mean log-probability of its tokens as it was
+    played. `replay_frac` of the rows are demonstrations that SFT learnt from."""
+
+    example: ClassVar[str] = (
+        "{rounds: 2, max_generated_tokens: 300000, tasks_per_step: 128, samples_per_task: 1, temperature: 1.0, "
+        "accept: {type: success}, balance: task, per_task: all, restart: true, replay_frac: 0.0, "
+        "max_steps: 300, batch_size: 16, lr: 6.0e-3, lr_warmup_frac: 0.05, num_dev_tasks: 128}"
+    )
+    type: Literal["rejection_sampling"]
+    rounds: SmallCount
+    max_generated_tokens: Count
+    tasks_per_step: SmallCount  # played at once; a killed run loses no more
+    samples_per_task: SmallCount
+    temperature: Annotated[float, Field(gt=0, le=2)]
+    accept: Accept
+    balance: Literal["episode", "task", "difficulty"]
+    per_task: Literal["all", "likeliest"]
+    restart: bool
+    replay_frac: Annotated[float, Field(ge=0, lt=1)]
+    max_steps: Count
+    batch_size: SmallCount
+    lr: Rate
+    lr_warmup_frac: Annotated[float, Field(ge=0, lt=1)]
+    num_dev_tasks: SmallCount
+
+    @property
+    def num_steps(self) -> int:
+        """Optimizer steps of all rounds."""
+        return self.rounds * self.max_steps
+
+    @model_validator(mode="after")
+    def _can_tell_difficulty(self) -> Self:
+        if self.balance == "difficulty" and self.samples_per_task == 1:
+            raise ValueError("balance is difficulty and samples_per_task 1: k of 1 tells nothing; take more samples")
+        return self

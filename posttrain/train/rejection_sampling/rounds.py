@@ -1,0 +1,232 @@
+"""Rounds of rejection-sampling fine-tuning: play, accept, learn.
+
+Every round has a folder of its own, with the episodes that it played, a line for each batch, and
+the checkpoints of its supervised training. A killed run reads both again and goes on in the batch
+or the step that it was in, to the bytes of an undisturbed one.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from posttrain.data.schemas import trajectory_columns, trajectory_from_columns
+from posttrain.models import distributed
+from posttrain.models.codec import TokenRow
+from posttrain.models.params import OptimizerKind
+from posttrain.rollout.episode_sampler import Stream, episode_seeds
+from posttrain.rollout.generator import RolloutBatch, RolloutSchedule
+from posttrain.runtime.exits import DataError
+from posttrain.train.advantages.groups import FloatArray
+from posttrain.train.online.params import DevParams
+from posttrain.train.online.trainer_state import DevEvaluation, TrainingInputs
+from posttrain.train.params import TrainSftParams
+from posttrain.train.rejection_sampling.params import RejectionSamplingParams
+from posttrain.train.rejection_sampling.selection import row_weights
+from posttrain.train.resumable_trainer import TrainingRun, asked_to_stop, open_part
+from posttrain.train.sft import train_sft
+from posttrain.types import ScoredEpisode, Task
+
+PLAYED, DEV = "played.jsonl", "dev.json"  # files of a round's folder
+REPLAYED = "replayed"  # kind of row
+
+
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """What learns, and by which optimizer."""
+
+    model: Any
+    tokenizer: Any
+    optimizer: OptimizerKind
+    checkpoint_every_steps: int
+    seed: int
+
+
+def train_by_rejection_sampling(
+    learner: Learner,
+    inputs: TrainingInputs,
+    *,
+    replayed: Sequence[TokenRow] = (),
+    params: RejectionSamplingParams,
+    run: TrainingRun,
+) -> None:
+    """Train the learner's model in place; `replayed` are rows of SFT, for `replay_frac`. Raises
+    DataError where a round has nothing to learn from."""
+    distributed.refuse_unequal_shares(
+        params.tasks_per_step * params.samples_per_task, "train_policy.algorithm.tasks_per_step · samples_per_task"
+    )
+    model = learner.model
+    start = {name: one.detach().clone() for name, one in model.named_parameters() if one.requires_grad}
+    dev = DevEvaluation(DevParams(every_steps=1, num_tasks=params.num_dev_tasks, keep="last"), inputs)
+    episodes: list[ScoredEpisode] = []
+    with RolloutSchedule(inputs.source) as rollouts:
+        player = _Player(rollouts, inputs, params, seed=learner.seed)
+        for number in range(params.rounds):
+            first_step = number * params.max_steps
+            with open_part(run, f"round-{number + 1}", first_step=first_step, num_steps=params.num_steps) as part:
+                before = {} if number else _dev_metrics(dev, part.folder / f"before_{DEV}", 0)
+                episodes += player.play(number, part)
+                weights_N = row_weights(episodes, params)
+                if not weights_N.any():
+                    raise DataError(_nothing_learnt(len(episodes), number, params))
+                if part.checkpoint is None and part.metrics is not None:
+                    part.metrics.write(0, before | _metrics(number, episodes, weights_N))
+                if params.restart:
+                    _load(model, start)
+                _fine_tune(learner, episodes, weights_N, replayed, params, number, part)
+                logged = _dev_metrics(dev, part.folder / DEV, params.max_steps)
+                if logged and part.metrics is not None:
+                    part.metrics.write(params.max_steps, logged)
+
+
+class _Player:
+    """Plays batches of tasks, in shuffled passes, and keeps what was played."""
+
+    def __init__(
+        self, rollouts: RolloutSchedule, inputs: TrainingInputs, params: RejectionSamplingParams, *, seed: int
+    ) -> None:
+        self._rollouts, self._inputs, self._params, self._seed = rollouts, inputs, params, seed
+        self._tasks = _passes(inputs.tasks, seed)
+        self._num_generated = 0
+
+    def play(self, number: int, part: TrainingRun) -> list[ScoredEpisode]:
+        """The episodes of a round: those in its file, then as many batches as are missing until
+        the rounds so far have had their share of the tokens."""
+        file, params = part.folder / PLAYED, self._params
+        kept = distributed.from_first(_read_batches(file) if distributed.is_first() else [])
+        budget = params.max_generated_tokens * (number + 1) / params.rounds
+        episodes: list[ScoredEpisode] = []
+        num_batches = 0
+        while self._num_generated < budget:
+            batch = [next(self._tasks) for _ in range(params.tasks_per_step)]
+            tasks = [task for task in batch for _ in range(params.samples_per_task)]
+            if num_batches < len(kept):
+                played = kept[num_batches]
+            else:
+                seeds = episode_seeds(Stream.OWN, self._seed, number, num_batches, count=len(tasks))
+                played, _ = self._rollouts.take(RolloutBatch(tasks, seeds))
+                if distributed.is_first():
+                    _append_batch(file, played)
+                    step = number * params.max_steps
+                    self._inputs.on_step(step, played, [float(one.is_success) for one in played])
+            num_batches += 1
+            episodes += played
+            self._num_generated += sum(sum(one.trajectory.mask) for one in played)
+            if any(distributed.gather(part.is_stopping)):
+                raise asked_to_stop(number * params.max_steps, params.num_steps)
+        return episodes
+
+
+def _passes(tasks: Sequence[Task], seed: int) -> Iterator[Task]:
+    """All tasks in a shuffled order, again and again."""
+    rng = np.random.default_rng(seed)
+    while True:
+        yield from (tasks[place] for place in rng.permutation(len(tasks)))
+
+
+def _fine_tune(
+    learner: Learner,
+    episodes: Sequence[ScoredEpisode],
+    weights_N: FloatArray,
+    replayed: Sequence[TokenRow],
+    params: RejectionSamplingParams,
+    number: int,
+    part: TrainingRun,
+) -> None:
+    """Supervised learning of the accepted episodes' tokens, as the engine saw them."""
+    places = [int(place) for place in np.flatnonzero(weights_N)]
+    trajectories = [episodes[place].trajectory for place in places]
+    shares = {str(place): float(weights_N[place]) * (1 - params.replay_frac) for place in places}
+    train_sft(
+        learner.model,
+        learner.tokenizer,
+        rows=[TokenRow(list(one.token_ids), list(one.mask), list(one.mask)) for one in trajectories] + [*replayed],
+        values=[str(place) for place in places] + [REPLAYED] * len(replayed),
+        shares=shares | {REPLAYED: params.replay_frac},
+        dev_rows=[],
+        params=TrainSftParams(
+            max_steps=params.max_steps,
+            batch_size=params.batch_size,
+            lr=params.lr,
+            lr_warmup_frac=params.lr_warmup_frac,
+            optimizer=learner.optimizer,
+            label_weights={},
+            eval_every_steps=min(learner.checkpoint_every_steps, params.max_steps),
+            early_stopping_patience=1,
+            edit_copies=0,
+        ),
+        seed=learner.seed + number,
+        run=part,
+    )
+
+
+def _metrics(number: int, episodes: Sequence[ScoredEpisode], weights_N: FloatArray) -> dict[str, float]:
+    """Of all episodes so far: `generated_tokens`, `played`, `success`, `strict_success`,
+    `reward_mean`, `accepted` (rows), `accepted_tasks`, and `lost`, the share of aborted ones."""
+    kept = [one for one in episodes if not one.is_aborted]
+    accepted = [one for one, weight in zip(episodes, weights_N, strict=True) if weight]
+    return {
+        "round": number + 1,
+        "generated_tokens": sum(sum(one.trajectory.mask) for one in episodes),
+        "played": len(episodes),
+        "success": float(np.mean([one.is_success for one in kept])),
+        "strict_success": float(np.mean([one.trajectory.is_strict_success for one in kept])),
+        "reward_mean": float(np.mean([one.rule_reward for one in kept])),
+        "accepted": len(accepted),
+        "accepted_tasks": len({one.trajectory.task_id for one in accepted}),
+        "lost": 1 - len(kept) / len(episodes),
+    }
+
+
+def _nothing_learnt(num_played: int, number: int, params: RejectionSamplingParams) -> str:
+    return (
+        f"none of the {num_played} episodes up to round {number + 1} was accepted (accept: {params.accept.type}): "
+        "there is nothing to learn from. Let it play more (max_generated_tokens, samples_per_task, temperature), "
+        "accept by_reward, or train the model further before (train_sft)"
+    )
+
+
+def _load(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
+    with torch.no_grad():
+        for name, one in model.named_parameters():
+            if name in weights:
+                one.copy_(weights[name])
+
+
+def _dev_metrics(dev: DevEvaluation, file: Path, step: int) -> dict[str, float]:
+    """Play the dev tasks, or read what they came to before the run was killed."""
+    found = distributed.from_first(json.loads(file.read_text()) if distributed.is_first() and file.exists() else None)
+    if found is None:
+        found = {"metrics": dev.run(step), "state": dev.state()}
+        if distributed.is_first():
+            _write(file, json.dumps(found))
+    dev.restore(found["state"])
+    metrics: dict[str, float] = found["metrics"]
+    return metrics
+
+
+def _append_batch(file: Path, played: Sequence[ScoredEpisode]) -> None:
+    batch = [{"bonus": one.bonus, **trajectory_columns(one.trajectory)} for one in played]
+    with file.open("ab") as lines:
+        lines.write(json.dumps(batch).encode() + b"\n")
+
+
+def _read_batches(file: Path) -> list[list[ScoredEpisode]]:
+    """The batches of a round's file up to a line that a kill cut off, which is removed."""
+    whole, _, cut = (file.read_bytes() if file.exists() else b"").rpartition(b"\n")
+    if cut:
+        _write(file, whole.decode() + "\n" if whole else "")
+    return [
+        [ScoredEpisode(trajectory_from_columns(one), bonus=one["bonus"]) for one in json.loads(line)]
+        for line in whole.splitlines()
+    ]
+
+
+def _write(file: Path, text: str) -> None:
+    temporary = file.with_suffix(".partial")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(file)

@@ -1,0 +1,158 @@
+"""Rejection-sampling fine-tuning: what is accepted, how often it is learnt, and rounds that die."""
+
+import math
+import os
+import signal
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from tiny_runs import Death, run_here, train
+
+from posttrain.runtime.exits import DataError
+from posttrain.train.rejection_sampling.params import RejectionSamplingParams
+from posttrain.train.rejection_sampling.selection import row_weights
+from posttrain.types import Outcome, ScoredEpisode, StopReason, Trajectory
+
+KILLED = -signal.SIGKILL
+
+
+def knobs(**changes):
+    values = yaml.safe_load(RejectionSamplingParams.example) | {"type": "rejection_sampling", "samples_per_task": 4}
+    return RejectionSamplingParams.model_validate(values | changes)
+
+
+def episode(task, reward, *, strict=None, logprob=-1.0, stop=StopReason.DONE):
+    """Of two tokens; a success at a reward of 1."""
+    is_won = reward >= 1
+    outcome = Outcome(success=is_won, strict_success=is_won if strict is None else strict)
+    two = {"token_ids": (7, 8), "mask": (0, 1), "logprobs": (0.0, logprob)}
+    return ScoredEpisode(Trajectory(task, (), stop, reward=reward, outcome=outcome, **two))
+
+
+EASY_AND_HARD = [episode("easy", won) for won in (1, 1, 1, 0)] + [episode("hard", won) for won in (0, 1, 0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("balance", "easy", "hard"), [("episode", 1 / 4, 1 / 4), ("task", 1 / 6, 1 / 2), ("difficulty", 1 / 6, 1 / 2)]
+)
+def test_weights_of_the_docstring(balance, easy, hard):
+    weights_N = row_weights(EASY_AND_HARD, knobs(balance=balance))
+    assert weights_N == pytest.approx([easy, easy, easy, 0, 0, hard, 0, 0])
+
+
+def test_difficulty_weighs_tasks_by_the_density_of_how_many_are_right():
+    """k of 4 right: exp(-(k - 2)² / 2), so 4 of 4 to 2 of 4 as e^-2 to 1."""
+    episodes = [episode("sure", 1)] * 4 + [episode("even", won) for won in (1, 1, 0, 0)]
+    weights_N = row_weights(episodes, knobs(balance="difficulty"))
+    assert weights_N[:4].sum() / weights_N[4:].sum() == pytest.approx(math.exp(-2))
+
+
+def test_what_is_accepted():
+    strict, loose = episode("a", 1), episode("a", 1, strict=False)
+    poor, lost = episode("b", 0.4), episode("b", 1, stop=StopReason.ENGINE_LOST)
+    episodes = [strict, loose, poor, lost]
+
+    def accepted(**accept):
+        return row_weights(episodes, knobs(accept=accept, balance="episode")).astype(bool).tolist()
+
+    assert accepted(type="success") == [True, True, False, False]
+    assert accepted(type="strict") == [True, False, False, False]
+    assert accepted(type="quantile", quantile=0.5) == [True, True, False, False]
+    assert accepted(type="by_reward", temperature=0.2) == [True, True, True, False]
+    by_reward = row_weights(episodes, knobs(accept={"type": "by_reward", "temperature": 0.2}, balance="episode"))
+    assert by_reward[2] / by_reward[0] == pytest.approx(math.exp(-0.6 / 0.2))
+
+
+def test_equal_rewards_accept_nothing_by_quantile():
+    assert not row_weights([episode("a", 0.5)] * 3, knobs(accept={"type": "quantile", "quantile": 0.5})).any()
+
+
+def test_the_likeliest_success_of_a_task_is_the_one_of_the_highest_mean_log_probability():
+    episodes = [episode("a", 1, logprob=-2.0), episode("a", 1, logprob=-0.5), episode("a", 0, logprob=-0.1)]
+    assert row_weights(episodes, knobs(per_task="likeliest")).tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("balance", ["episode", "task", "difficulty"])
+@pytest.mark.parametrize("per_task", ["all", "likeliest"])
+@pytest.mark.parametrize("accept", [{"type": "success"}, {"type": "by_reward", "temperature": 0.01}])
+@pytest.mark.parametrize("seed", range(10))
+def test_weights_are_shares(seed, balance, per_task, accept):
+    rng = np.random.default_rng(seed)
+    episodes = [
+        episode(task, reward, stop=StopReason.ENGINE_LOST if is_lost else StopReason.DONE)
+        for task, reward, is_lost in zip(
+            rng.choice(list("abc"), seed), rng.choice([0, 0.3, 1], seed), rng.random(seed) < 0.3, strict=True
+        )
+    ]
+    weights_N = row_weights(episodes, knobs(balance=balance, per_task=per_task, accept=accept))
+    assert np.isfinite(weights_N).all()
+    assert (weights_N >= 0).all()
+    assert weights_N.sum() == pytest.approx(1) or not weights_N.any()
+    assert not any(weight for weight, one in zip(weights_N, episodes, strict=True) if one.is_aborted)
+
+
+def test_the_policy_learns_from_its_own_successes(tmp_path):
+    _, lines = run_here("rejection_sampling", tmp_path)
+    first, second = (line for line in lines if "round" in line)
+    assert first["accepted"] < second["accepted"]
+    assert second["reward_mean"] > first["reward_mean"]  # over both rounds
+    assert 100 <= first["generated_tokens"] < 100 + 32  # a batch has 16 episodes of two tokens
+    assert [line["step"] for line in lines if "dev_success" in line] == [0, 8, 16]
+    steps = [line["step"] for line in lines]
+    assert steps == sorted(steps)
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 17))
+
+
+def test_a_round_without_a_success_is_refused_with_what_to_do(tmp_path):
+    with pytest.raises(DataError, match=r"none of the 16 episodes up to round 1 was accepted.*max_generated_tokens"):
+        run_here("rejection_sampling", tmp_path, accept={"type": "success"}, max_generated_tokens=20)
+
+
+@pytest.fixture(scope="module", params=["rejection_sampling", "phases"])
+def uninterrupted(request, tmp_path_factory):
+    code, result = train(request.param, tmp_path_factory.mktemp(request.param))
+    assert code == 0
+    return request.param, result
+
+
+@pytest.mark.needs_killed
+@pytest.mark.xdist_group("rejection_sampling")
+@pytest.mark.parametrize(
+    "death", [Death(after=3), Death(after=8), Death(after=13), Death(in_save=8), Death(asked=10)], ids=str
+)
+def test_a_run_that_died_reaches_the_same_weights_and_metrics(uninterrupted, death, tmp_path):
+    algorithm, expected = uninterrupted
+    died, _ = train(algorithm, tmp_path, death)
+    ended, result = train(algorithm, tmp_path)
+    assert died == (75 if death.asked else KILLED)
+    assert (ended, result) == (0, expected)
+
+
+@pytest.mark.needs_killed
+@pytest.mark.xdist_group("rejection_sampling")
+@pytest.mark.parametrize("batch", [1, 3, 4, 6])
+def test_a_run_that_died_while_it_played_plays_only_what_is_missing(uninterrupted, batch, tmp_path):
+    algorithm, expected = uninterrupted
+    if algorithm != "rejection_sampling":
+        pytest.skip("plays as this one does")
+    on_step = partial(die_in_batch, tmp_path, batch)
+    died, _ = train(algorithm, tmp_path, on_step=on_step)
+    ended, result = train(algorithm, tmp_path, on_step=on_step)
+    assert (died, ended, result) == (KILLED, 0, expected)
+    num_batches = sum(len(Path(file).read_text().splitlines()) for file in tmp_path.glob("round-*/played.jsonl"))
+    assert (tmp_path / "seen").stat().st_size == num_batches
+
+
+def die_in_batch(folder, batch, step, episodes, successes):
+    """Once, when that many batches were played; the line of the next one is cut off."""
+    seen = folder / "seen"
+    with seen.open("a") as file:
+        file.write("x")
+    if seen.stat().st_size == batch and not (folder / "died").exists():
+        (folder / "died").touch()
+        with max(folder.glob("round-*/played.jsonl"), key=str).open("ab") as lines:
+            lines.write(b'[{"bonus": 0.0, "task')
+        os.kill(os.getpid(), signal.SIGKILL)
