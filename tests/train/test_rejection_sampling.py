@@ -82,8 +82,8 @@ def test_the_likeliest_success_of_a_task_is_the_one_of_the_highest_mean_log_prob
 def test_weights_are_shares(seed, balance, per_task, accept):
     rng = np.random.default_rng(seed)
     episodes = [
-        episode(task, reward, stop=StopReason.ENGINE_LOST if is_lost else StopReason.DONE)
-        for task, reward, is_lost in zip(
+        episode(task, reward, stop=StopReason.ENGINE_LOST if is_aborted else StopReason.DONE)
+        for task, reward, is_aborted in zip(
             rng.choice(list("abc"), seed), rng.choice([0, 0.3, 1], seed), rng.random(seed) < 0.3, strict=True
         )
     ]

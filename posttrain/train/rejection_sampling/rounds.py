@@ -37,7 +37,7 @@ REPLAYED = "replayed"  # kind of row
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """What learns, and by which optimizer."""
+    """The model in training, with its optimizer and seed."""
 
     model: Any
     tokenizer: Any
@@ -165,7 +165,7 @@ def _fine_tune(
 
 
 def _metrics(number: int, episodes: Sequence[ScoredEpisode], weights_N: FloatArray) -> dict[str, float]:
-    """Of all episodes so far: `generated_tokens`, `played`, `success`, `strict_success`,
+    """Metrics of all episodes so far: `generated_tokens`, `played`, `success`, `strict_success`,
     `reward_mean`, `accepted` (rows), `accepted_tasks`, and `lost`, the share of aborted ones."""
     kept = [one for one in episodes if not one.is_aborted]
     accepted = [one for one, weight in zip(episodes, weights_N, strict=True) if weight]

@@ -1,4 +1,4 @@
-"""Which of the policy's own episodes are learnt from, and how often each."""
+"""Selects which of the policy's own episodes are learnt from, and how often each."""
 
 import math
 from collections import defaultdict
