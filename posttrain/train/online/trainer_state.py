@@ -104,7 +104,8 @@ class DevEvaluation:
         self._best, self._best_step = -1.0, 0  # strict success, and after which step
 
     def run(self, step: int) -> dict[str, float]:
-        """Play the tasks, each process its share. Returns the metrics; none without tasks."""
+        """Play the tasks, each process its share. Returns the metrics; none without tasks. Raises
+        Interrupted, in all processes, where too many episodes were aborted."""
         tasks = self._inputs.dev_tasks[: self._params.num_tasks]
         if not tasks:
             return {}
@@ -114,7 +115,9 @@ class DevEvaluation:
         else:
             own = tasks[distributed.index() :: distributed.count()]
         episodes = self._inputs.play_greedily(own) if own else ()
-        return self._metrics(step, [one for of_process in distributed.gather(list(episodes)) for one in of_process])
+        together = [one for of_process in distributed.gather(list(episodes)) for one in of_process]
+        self._inputs.source.refuse_many_aborted(together)
+        return self._metrics(step, together)
 
     def _metrics(self, step: int, episodes: Sequence[ScoredEpisode]) -> dict[str, float]:
         """`dev_success` and `dev_strict_success` of tasks that were not lost, and `forgotten`:
