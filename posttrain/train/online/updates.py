@@ -15,7 +15,7 @@ from posttrain.models import distributed
 from posttrain.models.parts import add_gradients
 from posttrain.models.token_logprobs import IGNORED, TokenScores, agent_scores, labels_of, pad_right
 from posttrain.train.advantages.groups import FloatArray
-from posttrain.train.losses import clip_side, expert_losses, importance_weights, kl_estimates, token_losses
+from posttrain.train.losses import NoKl, clip_side, expert_losses, importance_weights, kl_estimates, token_losses
 from posttrain.train.online.params import LossMean, OnlineParams
 from posttrain.train.replay import EditReplay, ExpertReplay
 from posttrain.types import ScoredEpisode
@@ -192,8 +192,9 @@ def batch_loss(
         expert_N_T = expert_losses(now.logprobs, batch.advantages_N_T, gamma=params.join.gamma)
         # an expert's tokens have no ratio: nobody knows the probability that it wrote them with
         losses_N_T = torch.where(batch.is_expert_N[:, None], expert_N_T, losses_N_T)
-    if reference_N_T is not None and kl_weight:
-        losses_N_T = losses_N_T + kl_weight * kl_estimates(now.logprobs, reference_N_T)
+    if reference_N_T is not None and not isinstance(params.kl, NoKl):
+        divergence_N_T = kl_estimates(now.logprobs, reference_N_T, before_N_T, params.kl.estimator)
+        losses_N_T = losses_N_T + kl_weight * divergence_N_T
     if now.entropies is not None and params.entropy_bonus:
         losses_N_T = losses_N_T - params.entropy_bonus * now.entropies
     return (losses_N_T * batch.is_scored_N_T * weight_N[:, None]).sum()
