@@ -208,6 +208,7 @@ class Updates:
         self.micro_batches: Sequence[Batch] = ()
         self.before: list[Tensor] = []
         self.grad_norms: list[float] = []
+        self.is_skipped: list[bool] = []
         self._num_tokens = self._num_low = self._num_high = 0.0
 
     def observe(self, log_ratio_N_T: Tensor, batch: Batch, params: OnlineParams) -> None:
@@ -220,12 +221,14 @@ class Updates:
         self._num_high += float((side > 0).sum())
 
     def metrics(self) -> dict[str, float]:
-        """`grad_norm`: of the last update, before clipping. `clip_low`, `clip_high`: shares of
-        this process's tokens whose ratio was held."""
+        """`grad_norm`: of the last update, before clipping. `skipped_updates`: those not made
+        because that was not finite. `clip_low`, `clip_high`: shares of this process's tokens whose
+        ratio was held."""
         tokens = max(self._num_tokens, 1.0)
         return {
             "grad_norm": self.grad_norms[-1] if self.grad_norms else 0.0,
-            "updates": len(self.grad_norms),
+            "updates": len(self.is_skipped) - sum(self.is_skipped),
+            "skipped_updates": sum(self.is_skipped),
             "clip_low": self._num_low / tokens,
             "clip_high": self._num_high / tokens,
         }
@@ -241,8 +244,9 @@ def learn(
     kl_weight: float,
     params: OnlineParams,
 ) -> Updates:
-    """Make `updates_per_step` optimizer steps. `references`: log-probs by the model that
-    training began from, for the KL term."""
+    """Make `updates_per_step` optimizer steps, but none by a gradient whose norm is not finite:
+    weights and momentum stay as they are. `references`: log-probs by the model that training began
+    from, for the KL term."""
     updates = Updates()
     updates.micro_batches = micro_batches
     places = range(len(micro_batches))
@@ -273,7 +277,11 @@ def learn(
                 logprobs[place] - updates.before[place], micro_batches[place].to(accelerator.device), params
             )
         updates.grad_norms.append(float(accelerator.clip_grad_norm_(learner.parameters(), MAX_GRAD_NORM)))
-        optimizer.step()
+        # all processes make the step, or none
+        is_finite = all(map(math.isfinite, distributed.gather(updates.grad_norms[-1])))
+        updates.is_skipped.append(not is_finite)
+        if is_finite:
+            optimizer.step()
         optimizer.zero_grad()
     return updates
 
