@@ -13,7 +13,7 @@ from posttrain.rewards.params import RewardParams
 from posttrain.rewards.total import RuleReward, load_reward
 from posttrain.rollout.engines.choice import make_engine
 from posttrain.rollout.engines.protocol import Engine
-from posttrain.rollout.episodes import run_episodes
+from posttrain.rollout.episodes import refuse_many_aborted, run_episodes
 from posttrain.rollout.params import AgentParams
 from posttrain.rollout.policy import Policy, TokenPolicy
 from posttrain.rollout.prefix import PrefixPolicy
@@ -68,9 +68,11 @@ class EpisodeSampler:
         given: Sequence[Sequence[Message]] = (),
         temperature: float | None = None,
         progress: Callable[[int, int], None] | None = None,
+        is_share: bool = False,
     ) -> list[Trajectory]:
         """One scored episode of `tasks[i]` under `seeds[i]` for every i, behind the messages
-        `given[i]`, at `temperature` in place of the sampler's own."""
+        `given[i]`, at `temperature` in place of the sampler's own. `is_share`: other processes play
+        more, and all are to be judged together by `refuse_many_aborted`."""
         if self._engine is None:
             self.refresh()
         assert self._engine is not None
@@ -80,10 +82,13 @@ class EpisodeSampler:
         if any(given):
             keys = [(task.task_id, seed) for task, seed in zip(tasks, seeds, strict=True)]
             policy = PrefixPolicy(own, self._codec, dict(zip(keys, given, strict=True)))
-        trajectories = run_episodes(
-            policy, tasks, domain=self._domain, limits=self._limits, seeds=seeds, progress=progress
-        )
+        limits = self._limits.model_copy(update={"max_aborted_frac": 1.0}) if is_share else self._limits
+        trajectories = run_episodes(policy, tasks, domain=self._domain, limits=limits, seeds=seeds, progress=progress)
         return [self._reward.score(trajectory, task) for trajectory, task in zip(trajectories, tasks, strict=True)]
+
+    def refuse_many_aborted(self, trajectories: Sequence[Trajectory]) -> None:
+        """Raises Interrupted where more of them were aborted than may be."""
+        refuse_many_aborted([one for one in trajectories if one.is_aborted], len(trajectories), self._limits)
 
 
 def check_prompts(codec: ChatCodec, domain: Domain) -> list[list[int]]:

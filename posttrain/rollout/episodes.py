@@ -67,7 +67,7 @@ def run_episodes(
                 break
         else:
             aborted.append(trajectories[index])
-            _refuse_many_aborted(aborted, len(tasks), limits)
+            refuse_many_aborted(aborted, len(tasks), limits)
         if progress:
             progress(len(trajectories), len(tasks))
 
@@ -197,7 +197,8 @@ async def _run_loop(episode: Episode, policy: Policy, loop: AgentLoop) -> Trajec
         return episode.trajectory(StopReason.TIME_LIMIT)
 
 
-def _refuse_many_aborted(aborted: Sequence[Trajectory], num_episodes: int, limits: AgentParams) -> None:
+def refuse_many_aborted(aborted: Sequence[Trajectory], num_episodes: int, limits: AgentParams) -> None:
+    """Raises Interrupted where more than `agent.max_aborted_frac` of the episodes were aborted."""
     if len(aborted) > limits.max_aborted_frac * num_episodes:
         raise Interrupted(
             f"{len(aborted)} of {num_episodes} episodes were aborted though each was run {NUM_TRIES} times, "

@@ -42,6 +42,11 @@ class EpisodeSource(Protocol):
         begins behind the share `prefix_fracs[i]` of an expert's turns."""
         ...
 
+    def refuse_many_aborted(self, episodes: Sequence[ScoredEpisode]) -> None:
+        """Raises Interrupted where more of these, which all processes played together, were aborted
+        than may be."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class RolloutBatch:
@@ -74,7 +79,8 @@ class RolloutSchedule:
 
     def take(self, batch: RolloutBatch, *, following: RolloutBatch | None = None) -> tuple[list[ScoredEpisode], int]:
         """The step's episodes, of all processes, and by how many optimizer steps (0 or 1) their
-        weights are older than the model's. `following` is begun and runs meanwhile."""
+        weights are older than the model's. `following` is begun and runs meanwhile. Raises
+        Interrupted, in all processes, where too many were aborted."""
         own, own_following = self._own(batch), self._own(following) if following else None
         staleness = 0
         # Generated ahead, by the weights before the last step.
@@ -90,7 +96,9 @@ class RolloutSchedule:
             self._source.sleep()
         else:
             self._ahead = own_following, self._thread.submit(self._run, own_following)
-        return [episode for of_process in gather(episodes) for episode in of_process], staleness
+        together = [episode for of_process in gather(episodes) for episode in of_process]
+        self._source.refuse_many_aborted(together)
+        return together, staleness
 
     def _own(self, batch: RolloutBatch) -> RolloutBatch:
         if self._source.is_elsewhere:

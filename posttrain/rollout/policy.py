@@ -5,12 +5,13 @@ and by the encoding of what came from outside (text that goes back through a tok
 as other tokens than the sampled ones).
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from posttrain.rollout.conversation import Conversation
-from posttrain.rollout.engines.protocol import Engine, GenerateRequest
+from posttrain.rollout.engines.protocol import Engine, EngineFailed, GenerateRequest
 from posttrain.rollout.episode import Episode, Reply
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import Message, StopReason, Task, ToolCall
@@ -86,7 +87,9 @@ class TokenPolicy:
         self._prompts: dict[str, list[int]] = {}
 
     async def reply(self, episode: Episode) -> Reply:
-        """Raises ConfigurationError where the opening alone leaves no room in the context."""
+        """Raises ConfigurationError where the opening alone leaves no room in the context, and
+        EngineFailed for a log-probability that is not finite: the one way from an engine into a
+        trajectory."""
         context_ids = self.context_ids(episode)
         token_ids = [*episode.now.token_ids, *context_ids]
         room = episode.limits.max_context_tokens - len(token_ids)
@@ -109,6 +112,12 @@ class TokenPolicy:
                 stop_ids=self._codec.stop_ids,
             )
         )
+        if broken := [one for one in generation.logprobs if not math.isfinite(one)]:
+            raise EngineFailed(
+                f"{type(self._engine).__name__} gave a token of episode {episode.episode_id} the log-probability "
+                f"{broken[0]}, which in a gradient would make every weight NaN: the weights that it has diverged, or "
+                "it computes wrongly"
+            )
         return Reply(
             message=self._codec.parse(generation.token_ids, episode.now.schemas),
             stop=None if generation.finish == "stop" else StopReason.TOKEN_LIMIT,

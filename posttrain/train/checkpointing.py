@@ -11,7 +11,12 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+from safetensors import safe_open
+
+from posttrain.runtime.exits import StoppedByAlarm
 
 MARKER = "COMPLETE"
 PREFIX = "checkpoint-"
@@ -20,7 +25,14 @@ NUM_KEPT = 2  # the newest may be the one that a failing disk has just damaged
 
 
 def seal(checkpoint: Path) -> None:
-    """Write the marker, by a rename: from here on the folder counts."""
+    """Write the marker, by a rename: from here on the folder counts. Raises StoppedByAlarm where a
+    weight in its `*.safetensors` is not finite: a run that resumed from it could learn nothing."""
+    for weights in sorted(checkpoint.glob("*.safetensors")):
+        if broken := list(_not_finite(weights)):
+            raise StoppedByAlarm(
+                f"{', '.join(broken[:3])} of {weights} are not all finite numbers: the training has diverged. The "
+                "checkpoint before it is kept; lower the stage's lr and run again"
+            )
     content = {"files": {path.name: _sha256(path) for path in sorted(checkpoint.iterdir()) if path.is_file()}}
     temporary = checkpoint / f"{MARKER}.tmp"
     with temporary.open("w", encoding="utf-8") as file:
@@ -85,6 +97,15 @@ def _damage(checkpoint: Path) -> str | None:
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         return f"{MARKER} cannot be read: {type(error).__name__}"
     return f"{', '.join(changed)} is not what was sealed" if changed else None
+
+
+def _not_finite(file: Path) -> Iterator[str]:
+    """The names of tensors with a NaN or an infinity."""
+    with safe_open(file, framework="pt") as tensors:
+        for name in tensors.keys():  # noqa: SIM118 — no dictionary
+            tensor = tensors.get_tensor(name)
+            if tensor.is_floating_point() and not tensor.isfinite().all():
+                yield name
 
 
 def _sha256(path: Path) -> str:

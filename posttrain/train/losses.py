@@ -14,6 +14,7 @@ from posttrain.runtime.knobs import Section, SmallCount
 if TYPE_CHECKING:
     from torch import Tensor
 
+MAX_LOG_RATIO = 20.0  # nats, of probabilities of one token by two models; verl's bound as well
 LARGEST_ERROR = 0.2  # of the divergence's relative distance from its target
 
 
@@ -74,13 +75,19 @@ class NoKl(Section):
     is_measured: bool = True
 
 
+KlEstimator = Literal["k3", "unbiased", "k2"]
+
+
 class KlLoss(Section):
-    """`weight` times the divergence from that model is part of the loss (GRPO's estimate, a token
-    at a time)."""
+    """`weight` times the divergence from that model is part of the loss, a token at a time, by an
+    `estimator`. `k3` (GRPO's) pulls the policy to where that model's probability is, whatever its
+    own; `unbiased` (the same times the ratio to the policy that played, TRL's default) and `k2`
+    (half the squared log-ratio) pull it off what that model finds unlikely."""
 
     example: ClassVar[str] = "{weight: 0.01}"
     type: Literal["loss"]
     weight: Annotated[float, Field(gt=0)]
+    estimator: KlEstimator = "k3"
 
 
 class AdaptiveKl(Section):
@@ -92,6 +99,7 @@ class AdaptiveKl(Section):
     weight: Annotated[float, Field(gt=0)]
     target: Annotated[float, Field(gt=0)]
     horizon: SmallCount
+    estimator: KlEstimator = "k3"
 
 
 KlParams = Annotated[NoKl | KlLoss | AdaptiveKl, Field(discriminator="type")]
@@ -101,7 +109,8 @@ def token_losses(
     log_ratio_N_T: Tensor, advantages_N_T: Tensor, objective: Objective, *, is_scored_N_T: Tensor
 ) -> Tensor:
     """Policy-gradient loss of each token, of the shape of `log_ratio`: log of its probability now
-    over that before the step's first update. Losses of tokens that are not scored mean nothing.
+    over that before the step's first update, of which what is above 20 counts as 20. Losses of
+    tokens that are not scored mean nothing.
 
     `clip` (PPO, arXiv 1707.06347, eq. 7; two sides: DAPO, arXiv 2503.14476, eq. 8): at a ratio of
     1.5, an advantage of 1 and high 0.2 the loss is -1.2, without a gradient; at -1 it is 1.5.
@@ -109,7 +118,7 @@ def token_losses(
     `cispo` (arXiv 2506.13585, eq. 4): min(ratio, cap), not differentiated, times the gradient of
     log p. `sapo` (arXiv 2511.20347): 4/t sigmoid(t (ratio - 1)), of slope 1 at a ratio of 1.
     """
-    ratio = log_ratio_N_T.exp()
+    ratio = _ratio(log_ratio_N_T)
     match objective:
         case PolicyGradient():
             return -ratio * advantages_N_T  # whose gradient at a ratio of 1 is that of -A log p
@@ -117,7 +126,7 @@ def token_losses(
             return _clipped(ratio, advantages_N_T, low, high)
         case Gspo(low=low, high=high):
             # one ratio a row, broadcast over its tokens: (N, 1) against (N, T)
-            return _clipped(_mean_over_rows(log_ratio_N_T, is_scored_N_T).exp(), advantages_N_T, low, high)
+            return _clipped(_ratio(_mean_over_rows(log_ratio_N_T, is_scored_N_T)), advantages_N_T, low, high)
         case Cispo(cap=cap):
             # the ratio weighs the gradient of log p and has none itself
             return -ratio.detach().clamp(max=cap) * advantages_N_T * log_ratio_N_T
@@ -167,24 +176,42 @@ def importance_weights(trainer_logprobs: Tensor, engine_logprobs: Tensor, *, cap
     return (trainer_logprobs - engine_logprobs).exp().clamp(max=cap)
 
 
-def kl_estimates(now_N_T: Tensor, reference_N_T: Tensor) -> Tensor:
-    """Divergence estimate of each token: r - 1 - log r with r = p_reference / p_now, never negative
-    (k3 of joschu.net/blog/kl-approx.html; GRPO, arXiv 2402.03300, eq. 4). Probabilities 1/2 and
-    1/4: 1/2 - 1 + log 2 = 0.193.
+def kl_estimates(now_N_T: Tensor, reference_N_T: Tensor, before_N_T: Tensor, estimator: KlEstimator) -> Tensor:
+    """Divergence estimate of each token, which was drawn by `before`, from r = p_reference / p_now.
 
-    Its value is unbiased: over tokens of the policy p it is KL(p || ref) in expectation, as E[r] is
-    1. Its gradient is another KL's. dr = -r d(log p), so a token's gradient is (1 - r) grad log p,
-    and
+    `k3`: r - 1 - log r, never negative (joschu.net/blog/kl-approx.html; GRPO, arXiv 2402.03300,
+    eq. 4). Probabilities 1/2 and 1/4: 1/2 - 1 + log 2 = 0.193. `k2`: (log r)^2 / 2. `unbiased`: k3
+    times p_now / p_before (DeepSeek-V3.2, arXiv 2512.02556; TRL's `use_bias_correction_kl`).
+
+    The value of k3 is unbiased: over tokens of the policy p it is KL(p || ref) in expectation, as
+    E[r] is 1. Its gradient is another KL's. dr = -r d(log p), so a token's gradient is (1 - r) grad
+    log p, and
 
         sum of p (1 - r) grad log p = - sum of ref grad log p = grad KL(ref || p),
 
-    as the sum of p grad log p is 0: on policy exactly the gradient of KL(ref || p); that of KL(p ||
-    ref) would have -log r in the place of 1 - r. Both are of the next token alone: that the policy
-    also chooses what later tokens stand behind is in neither. From a step's second update on the
-    tokens are those of older weights, and neither is exact.
+    as the sum of p grad log p is 0. That of KL(p || ref) has -log r in the place of 1 - r:
+
+        grad sum of p (log p - log ref) = sum of p (-log r + 1) grad log p.
+
+    It is the gradient of k2, d((log r)^2 / 2) = -log r d(log p), whose value is of no divergence;
+    and of `unbiased`, whose ratio w = p_now / p_before has dw = w d(log p):
+
+        d(w k3) = w (r - 1 - log r + 1 - r) d(log p) = -w log r d(log p).
+
+    On policy w is 1: k2 and `unbiased` are exactly grad KL(p || ref), k3 grad KL(ref || p). From a
+    step's second update on tokens are those of older weights, and `unbiased` alone is exact. All
+    are of the next token alone: that the policy also chooses what later tokens stand behind is in
+    none.
     """
     log_ratio = reference_N_T - now_N_T
-    return log_ratio.expm1() - log_ratio  # expm1: near r = 1, exp(x) - 1 would lose all its digits
+    if estimator == "k3":
+        return _k3(log_ratio)
+    halved = log_ratio.square() / 2
+    if estimator == "k2":
+        return halved
+    # the terms r of its gradient cancel, which in float32 would leave their rounding
+    importance = _ratio(now_N_T - before_N_T).detach()
+    return importance * (halved + (_k3(log_ratio) - halved).detach())
 
 
 class KlWeight:
@@ -225,3 +252,14 @@ def _mean_over_rows(log_ratio_N_T: Tensor, is_scored_N_T: Tensor) -> Tensor:
     """Mean over a row's scored tokens, shape (N, 1)."""
     count_N_1 = is_scored_N_T.sum(1, keepdim=True).clamp(min=1)
     return (log_ratio_N_T * is_scored_N_T).sum(1, keepdim=True) / count_N_1
+
+
+def _ratio(log_ratio: Tensor) -> Tensor:
+    """exp of it, constant from e^20 on: e^90 is infinite in float32, and 0 times that a NaN."""
+    return log_ratio.clamp(max=MAX_LOG_RATIO).exp()
+
+
+def _k3(log_ratio: Tensor) -> Tensor:
+    # r grows without a bound; below 1 the gradient is below 1 as well
+    log_ratio = log_ratio.clamp(max=MAX_LOG_RATIO)
+    return log_ratio.expm1() - log_ratio  # expm1: near r = 1, exp(x) - 1 would lose all its digits

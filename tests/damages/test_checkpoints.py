@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from posttrain.train.checkpointing import MARKER, checkpoints_in, newest_complete, seal
 from tests.damages.damaged import NUM_DAMAGES, check, damage, fresh_copy
@@ -21,6 +23,8 @@ def clean(tmp_path_factory):
         checkpoint.mkdir()
         for name in FILES:
             (checkpoint / name).write_bytes(random.Random(f"{step} {name}").randbytes(9000))
+        weights = torch.rand(2250, generator=torch.Generator().manual_seed(step))
+        save_file({"weights": weights}, checkpoint / "model.safetensors")
         (checkpoint / "trainer_state.json").write_text(json.dumps({"global_step": step}))
         seal(checkpoint)
     return folder

@@ -234,10 +234,14 @@ def test_when_one_episode_crashes_the_others_stop_and_all_are_released():
     assert sorted(released) == [1, 2, 3]
 
 
-def token_play(messages, *, limits=LIMITS, tasks=None):
+def token_play(messages, *, limits=LIMITS, tasks=None, logprob=-0.5):
     codec = WordCodec()
     engine = ScriptedEngine(
-        {seed: [codec.ids(text) + ([0] if ends else []) for text, ends in lines] for seed, lines in enumerate(messages)}
+        {
+            seed: [codec.ids(text) + ([0] if ends else []) for text, ends in lines]
+            for seed, lines in enumerate(messages)
+        },
+        logprob=logprob,
     )
     tasks = tasks or [lock_task()] * len(messages)
     trajectories = run_episodes(
@@ -291,6 +295,20 @@ def test_a_groups_opening_is_encoded_once():
     codec, _, trajectories = token_play([[("done", True)]] * 3)
     assert codec.num_prompts_encoded == 1
     assert len({trajectory.token_ids for trajectory in trajectories}) == 1
+
+
+@pytest.mark.parametrize("logprob", [float("nan"), float("inf"), float("-inf")])
+def test_a_token_without_a_log_probability_loses_the_episode_and_is_in_no_record(logprob):
+    """One of them in a gradient makes all weights NaN. It is played twice."""
+    lines = [[("a b", True), ("a b", True)]]
+    _, engine, [trajectory] = token_play(
+        lines, limits=LIMITS.model_copy(update={"max_aborted_frac": 1.0}), logprob=logprob
+    )
+    assert (trajectory.stop_reason, trajectory.logprobs) == (StopReason.ENGINE_LOST, ())
+    assert trajectory.failure.startswith(
+        f"ScriptedEngine gave a token of episode t/0/again the log-probability {logprob}"
+    )
+    assert engine.released == ["t/0", "t/0/again"]
 
 
 def test_a_verdict_that_holds_no_number_loses_the_episode_and_not_the_batch():

@@ -357,3 +357,11 @@ def test_a_token_of_probability_zero_is_never_drawn_not_even_by_the_largest_draw
     thirds = torch.tensor([float("-inf"), 0.0, 0.0, 0.0, float("-inf")])
     tokens, _ = sample(thirds.expand(2, 5), torch.ones(2), torch.stack([torch.tensor(0.0), largest]))
     assert tokens.tolist() == [1, 3]
+
+
+def test_logits_that_are_no_numbers_have_a_log_probability_that_is_none():
+    """And no index beyond the vocabulary, which on a GPU would be the end of the process."""
+    broken, temperatures = torch.full((2, 3), float("nan")), torch.tensor([1.0, 0.0])
+    tokens, logprobs = sample(broken, temperatures, torch.tensor([0.3, 0.3]))
+    assert bool(((tokens >= 0) & (tokens < 3)).all())
+    assert bool(logprobs.isnan().all())

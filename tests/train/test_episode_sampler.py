@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from posttrain.rollout.episode_sampler import EpisodeSampler, Stream, episode_seeds
+from posttrain.types import StopReason
 from tests.rollout.lock_world import LIMITS, LockDomain, WordCodec, lock_task
 from tests.rollout.tiny_models import tiny_model
 
@@ -45,6 +46,20 @@ def test_the_first_refresh_takes_what_was_changed_since_the_sampler_was_made():
     change(model)
     sampler.refresh()
     assert logprobs_of(sampler) == logprobs_of(sampler_of(model))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_an_episode_of_weights_that_are_no_numbers_is_lost(temperature):
+    model = tiny_model("qwen3")
+    with torch.no_grad():
+        model.lm_head.weight.fill_(float("nan"))
+    limits = LIMITS.model_copy(update={"max_aborted_frac": 1.0})
+    sampler = EpisodeSampler(
+        model, WordCodec(), domain=LockDomain(), reward=NoReward(), limits=limits, temperature=temperature
+    )
+    [played] = sampler.sample([lock_task()], [1])
+    assert played.stop_reason == StopReason.ENGINE_LOST
+    assert played.failure.startswith("TorchEngine gave a token of episode t/0/again the log-probability nan")
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**32 - 1])

@@ -8,12 +8,21 @@ from launched import episodes, run
 from tiny import tiny_model
 from tiny_runs import run_online
 
+from posttrain.models import distributed
 from posttrain.models.distributed import pair_parts, parts_of, share_rows
 from posttrain.models.sharding import learner_of
+from posttrain.rollout import generator
+from posttrain.rollout.episode_sampler import EpisodeSampler
 from posttrain.rollout.generator import RolloutBatch, RolloutSchedule
-from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.exits import ConfigurationError, Interrupted
+from posttrain.train.online.learning import PolicyEpisodes
+from posttrain.train.online.params import DevParams
+from posttrain.train.online.trainer_state import DevEvaluation, TrainingInputs
 from posttrain.train.resumable_trainer import TrainingRun
-from posttrain.types import ScoredEpisode
+from posttrain.types import ScoredEpisode, StopReason, Trajectory
+from tests.limits import limits_of
+from tests.rollout.lock_world import LockDomain, WordCodec, lock_task
+from tests.rollout.scripted_engine import ScriptedEngine
 
 
 @pytest.fixture
@@ -62,6 +71,9 @@ class Diary:
         self.lines.append(f"play {tasks[0]}")
         return [ScoredEpisode(None)]
 
+    def refuse_many_aborted(self, episodes):
+        assert len(episodes) == 1
+
 
 def test_what_plays_sleeps_while_a_step_is_learnt_unless_it_plays_ahead():
     first, second = (RolloutBatch([name], [1]) for name in ("a", "b"))
@@ -74,6 +86,61 @@ def test_what_plays_sleeps_while_a_step_is_learnt_unless_it_plays_ahead():
         *("refresh", "sleep"),
         *("refresh", "play a", "sleep"),
     ]
+
+
+class Unscored:
+    def score(self, trajectory, task):
+        return trajectory
+
+
+def source_of(num_lost, *, max_aborted_frac):
+    """Plays lock tasks by a script that breaks a tool in the first episodes."""
+    codec = WordCodec()
+    limits = limits_of(4, 8, 40, max_aborted_frac=max_aborted_frac)
+    sampler = EpisodeSampler(None, codec, domain=LockDomain(), reward=Unscored(), limits=limits, temperature=1.0)
+    lost, done = [*codec.ids("call jam {}"), 0], [*codec.ids("done"), 0]
+    # one that was lost is played once more
+    sampler._engine = ScriptedEngine({seed: [lost] * 2 if seed < 16 + num_lost else [done] for seed in range(16, 32)})
+    return PolicyEpisodes(sampler)
+
+
+LOST, KEPT = (ScoredEpisode(Trajectory("t", (), reason)) for reason in (StopReason.ENGINE_LOST, StopReason.DONE))
+
+
+@pytest.mark.parametrize("is_dev", [False, True])
+@pytest.mark.parametrize(
+    ("here", "there", "is_refused"),
+    [(0, 0, False), (1, 0, False), (0, 1, False), (2, 0, True), (1, 1, True), (0, 2, True)],
+)
+def test_lost_episodes_are_judged_over_all_processes(second_of_two, monkeypatch, here, there, is_refused, is_dev):
+    """A twentieth may be lost: one of a step's 32, though it is a sixteenth of its process's, and
+    not two, though none is this process's."""
+    for module in (generator, distributed):
+        monkeypatch.setattr(module, "gather", lambda own: [[LOST] * there + [KEPT] * (16 - there), own])
+    tasks, source = [lock_task(f"t{place}") for place in range(32)], source_of(here, max_aborted_frac=0.05)
+
+    def play():
+        if not is_dev:
+            with RolloutSchedule(source) as rollouts:
+                return rollouts.take(RolloutBatch(tasks, range(32)))[0]
+        params = DevParams(every_steps=1, num_tasks=32, keep="last")
+        inputs = TrainingInputs(
+            [], source, dev_tasks=tasks, play_greedily=lambda own: source.play_greedily(own, range(16, 32))
+        )
+        return DevEvaluation(params, inputs).run(0)
+
+    if not is_refused:
+        found = play()
+        assert is_dev or sum(one.is_aborted for one in found) == here + there
+        return
+    with pytest.raises(Interrupted, match=r"2 of 32 episodes were aborted .*max_aborted_frac is 0.05"):
+        play()
+
+
+def test_one_process_stops_at_the_first_lost_episode_that_is_too_many():
+    source = source_of(16, max_aborted_frac=0.05)
+    with pytest.raises(Interrupted, match="1 of 16 episodes were aborted"), RolloutSchedule(source) as rollouts:
+        rollouts.take(RolloutBatch([lock_task()] * 16, range(16, 32)))
 
 
 def test_muon_is_refused_where_matrices_are_cut_into_flat_pieces(monkeypatch):

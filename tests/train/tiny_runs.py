@@ -250,6 +250,8 @@ class WordEpisodes:
             for task, seed, frac, word in zip(tasks, seeds, prefix_fracs, words, strict=True)
         ]
 
+    def refuse_many_aborted(self, episodes): ...
+
     def play_greedily(self, tasks):
         self.refresh()
         return [play_words_greedily(self.copy, task) for task in tasks]

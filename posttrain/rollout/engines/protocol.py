@@ -38,7 +38,8 @@ class Generation:
 
 
 class EngineFailed(Exception):
-    """No server wrote the message at any try. The episode is aborted."""
+    """No server wrote the message at any try, or what was written has a log-probability that is not
+    finite. The episode is aborted."""
 
 
 class Engine(Protocol):

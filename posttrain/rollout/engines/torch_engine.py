@@ -236,6 +236,7 @@ def sample(logits_N_V: Tensor, temperature_N: Tensor, draw_N: Tensor) -> tuple[T
     and is ten times slower at this size. Temperature 0 takes the most probable token, with its
     log-probability at temperature 1. By hand: probabilities 0.25, 0.5, 0.25 have the cumulative
     sums 0.25, 0.75, 1, so a draw of 0.2 gives token 0, of 0.25 and of 0.7 token 1, of 0.9 token 2.
+    Logits with a NaN give some token, of log-probability NaN.
     """
     is_greedy_N = temperature_N == 0
     probs_N_V = torch.softmax(logits_N_V.float() / torch.where(is_greedy_N, 1.0, temperature_N)[:, None], dim=-1)
@@ -255,4 +256,5 @@ def _inverse_cdf(probs_N_V: Tensor, draw_N: Tensor) -> Tensor:
     cdf_N_V = probs_N_V.cumsum(-1)
     total_N_1 = cdf_N_V[:, -1:]
     threshold_N_1 = torch.minimum(draw_N[:, None] * total_N_1, torch.nextafter(total_N_1, torch.zeros_like(total_N_1)))
-    return torch.searchsorted(cdf_N_V, threshold_N_1, right=True).squeeze(1)
+    # of NaN it is the vocabulary's size, an index that nothing has
+    return torch.searchsorted(cdf_N_V, threshold_N_1, right=True).squeeze(1).clamp(max=cdf_N_V.shape[1] - 1)

@@ -7,8 +7,16 @@ reward. A baseline that does not depend on the episode's own actions changes not
 1992); the share of its own reward in it shortens the gradient by that share. Over a deviation it is
 that of another objective: groups that hardly differ count as much as others (arXiv 2503.20783,
 section 3.1).
+
+A deviation is around the baseline, so that no advantage is larger than the root of the number of
+rewards that were compared: each of n differences is within the root of the sum of all their
+squares, of which the deviation is 1/sqrt(n - 1). A group's own mean gives (n - 1)/sqrt(n) at most
+(one right of n), the mean of the others sqrt(n). Around another point than the baseline the
+deviation may vanish where the differences do not: equal rewards of 1 less a task's mean of 1/2
+would be 1/2 over the floor, 5,000.
 """
 
+import math
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -26,15 +34,15 @@ class StepRewards(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """`expected_G`: each member's baseline. `compared`: the rewards whose deviation `group_std`
-    divides by."""
+    """`expected_G`: each member's baseline. `deviation`: what `group_std` divides by."""
 
     expected_G: FloatArray
-    compared: FloatArray
+    deviation: float
 
 
 class _Baseline(Section):
     is_own_mean: ClassVar[bool] = False  # of a group of equal rewards it is exactly that reward
+    is_within_step: ClassVar[bool] = False  # the deviation of a step's rewards is no less than around the baseline
 
 
 class Nothing(_Baseline):
@@ -46,18 +54,19 @@ class Nothing(_Baseline):
     def of_group(self, rewards_G: FloatArray, _step: StepRewards) -> Expected:
         """Gradient: J's. With rewards of 0 and 1 this is learning from successes alone (RAFT, arXiv
         2304.06767, without a ranking): failures push nothing down."""
-        return Expected(np.zeros(len(rewards_G)), rewards_G)
+        return _around(0.0, rewards_G)
 
 
 class GroupMean(_Baseline):
     """The mean of the group (GRPO)."""
 
     is_own_mean: ClassVar[bool] = True
+    is_within_step: ClassVar[bool] = True
     type: Literal["group_mean"]
 
     def of_group(self, rewards_G: FloatArray, _step: StepRewards) -> Expected:
         """Gradient: (G - 1)/G of J's (arXiv 2402.03300). Rewards 1, 0, 0, 0: 1/4 for each."""
-        return Expected(np.full(len(rewards_G), rewards_G.mean()), rewards_G)
+        return Expected(np.full(len(rewards_G), rewards_G.mean()), deviation(rewards_G))
 
 
 class LeaveOneOut(_Baseline):
@@ -70,7 +79,7 @@ class LeaveOneOut(_Baseline):
         """Gradient: J's (arXiv 2402.14740). Rewards 1, 0, 0, 0: 0 for the first and 1/3 for each
         other."""
         # float64: in float32 a sum less a member is not the sum of the others
-        return Expected((rewards_G.sum() - rewards_G) / (len(rewards_G) - 1), rewards_G)
+        return Expected((rewards_G.sum() - rewards_G) / (len(rewards_G) - 1), deviation(rewards_G))
 
 
 class VirtualBest(_Baseline):
@@ -89,7 +98,7 @@ class VirtualBest(_Baseline):
             )
         # the virtual member is in the mean and in the deviation, and has no advantage of its own
         compared = np.append(rewards_G, self.best)
-        return Expected(np.full(len(rewards_G), compared.mean()), compared)
+        return Expected(np.full(len(rewards_G), compared.mean()), deviation(compared))
 
 
 class TaskMean(_Baseline):
@@ -102,18 +111,18 @@ class TaskMean(_Baseline):
     def of_group(self, rewards_G: FloatArray, step: StepRewards) -> Expected:
         """Gradient: J's, as the number was known before the step; (G - 1)/G of it in the first."""
         # a new task has no past: GRPO's baseline until it has
-        known = rewards_G.mean() if step.task_mean is None else step.task_mean
-        return Expected(np.full(len(rewards_G), known), rewards_G)
+        return _around(float(rewards_G.mean()) if step.task_mean is None else step.task_mean, rewards_G)
 
 
 class BatchMean(_Baseline):
     """The mean of all of the step's episodes."""
 
+    is_within_step: ClassVar[bool] = True
     type: Literal["batch_mean"]
 
     def of_group(self, rewards_G: FloatArray, step: StepRewards) -> Expected:
         """Gradient: (N - 1)/N of J's, N being the step's episodes, this group's among them."""
-        return Expected(np.full(len(rewards_G), step.batch.mean()), step.batch)
+        return _around(float(step.batch.mean()), rewards_G)
 
 
 BaselineParams = Annotated[
@@ -126,29 +135,34 @@ class Unscaled(Section):
 
     type: Literal["none"]
 
-    def divisor(self, _compared: FloatArray, _batch: FloatArray) -> float:
+    def divisor(self, _of_group: float, _of_step: float) -> float:
         return 1.0
 
 
 class GroupStd(Section):
-    """Over the standard deviation of what the baseline is a mean of, plus `floor`."""
+    """Over the deviation of the group's rewards around their baseline, plus `floor`: the standard
+    deviation of what a mean is of, a virtual best included, and for `nothing` and `task_mean` the
+    root mean square of the differences."""
 
     type: Literal["group_std"]
     floor: Annotated[float, Field(gt=0, le=1)]
 
-    def divisor(self, compared: FloatArray, _batch: FloatArray) -> float:
-        """Rewards 1, 0, 0, 0: 1/2, but for the floor."""
-        return deviation(compared) + self.floor
+    def divisor(self, of_group: float, _of_step: float) -> float:
+        """Rewards 1, 0, 0, 0 around their mean: 1/2, but for the floor; around a task's mean of
+        1/2: the root of 4/4/3, 0.577."""
+        return of_group + self.floor
 
 
 class BatchStd(Section):
-    """Over the standard deviation of all of the step's rewards, plus `floor`."""
+    """Over the deviation of all of the step's rewards, plus `floor`: their standard deviation under
+    the means of the group and of the step, and under other baselines the root mean square of the
+    step's differences."""
 
     type: Literal["batch_std"]
     floor: Annotated[float, Field(gt=0, le=1)]
 
-    def divisor(self, _compared: FloatArray, batch: FloatArray) -> float:
-        return deviation(batch) + self.floor
+    def divisor(self, _of_group: float, of_step: float) -> float:
+        return of_step + self.floor
 
 
 ScaleParams = Annotated[Unscaled | GroupStd | BatchStd, Field(discriminator="type")]
@@ -157,3 +171,13 @@ ScaleParams = Annotated[Unscaled | GroupStd | BatchStd, Field(discriminator="typ
 def deviation(values: FloatArray) -> float:
     """Standard deviation with one less than their number in the denominator."""
     return float(values.std(ddof=1))
+
+
+def root_mean_square(differences: FloatArray) -> float:
+    """Deviation around 0, with one less than their number in the denominator as well: of
+    differences from their own mean it is the standard deviation."""
+    return math.sqrt(float(differences @ differences) / (len(differences) - 1))
+
+
+def _around(baseline: float, rewards_G: FloatArray) -> Expected:
+    return Expected(np.full(len(rewards_G), baseline), root_mean_square(rewards_G - baseline))

@@ -14,7 +14,14 @@ from pydantic import Field
 
 from posttrain.evals.groups import are_equal
 from posttrain.runtime.knobs import Section
-from posttrain.train.advantages.baselines import BaselineParams, ScaleParams, StepRewards
+from posttrain.train.advantages.baselines import (
+    BaselineParams,
+    Expected,
+    ScaleParams,
+    StepRewards,
+    deviation,
+    root_mean_square,
+)
 from posttrain.train.advantages.groups import (
     FloatArray,
     Group,
@@ -80,8 +87,20 @@ class Compared(Credit):
         deviation 1/2: twice that.
         """
         # groups of one are compared with nothing, and so are in no mean of the step
-        batch = np.concatenate([group.rewards_G for group in groups if len(group.rewards_G) > 1] or [np.zeros(0)])
-        return [self._of_group(group, StepRewards(batch, history.mean(group.task_id))) for group in groups]
+        batch = np.concatenate([group.rewards_G for group in groups if len(group.rewards_G) > 1] or [np.zeros(2)])
+        found = [self._expected(group, StepRewards(batch, history.mean(group.task_id))) for group in groups]
+        differences = [
+            np.zeros(len(group.rewards_G)) if one is None else group.rewards_G - one.expected_G
+            for group, one in zip(groups, found, strict=True)
+        ]
+        if self.baseline.is_within_step:
+            of_step = deviation(batch)
+        else:
+            of_step = root_mean_square(np.concatenate([one for one in differences if len(one) > 1] or [np.zeros(2)]))
+        return [
+            of_group if one is None else of_group / self.scale.divisor(one.deviation, of_step)
+            for of_group, one in zip(differences, found, strict=True)
+        ]
 
     def is_dropped(self, group: Group) -> bool:
         """True for a group that `drop` leaves out."""
@@ -94,15 +113,13 @@ class Compared(Credit):
             case "all_good":
                 return bool(group.successes_G.all())
 
-    def _of_group(self, group: Group, step: StepRewards) -> FloatArray:
-        nothing: FloatArray = np.zeros(len(group.rewards_G))
+    def _expected(self, group: Group, step: StepRewards) -> Expected | None:
+        """None where the group's advantages are zeros."""
         if len(group.rewards_G) < 2 or self.is_dropped(group):
-            return nothing
-        if are_equal(group.rewards_G) and self.baseline.is_own_mean:
-            return nothing  # exactly: rewards that differ by rounding would be blown up by their deviation
+            return None
         found = self.baseline.of_group(group.rewards_G, step)
-        differences: FloatArray = group.rewards_G - found.expected_G
-        return differences / self.scale.divisor(found.compared, step.batch)
+        # differences that are rounding alone would be blown up by their deviation
+        return None if are_equal(np.append(group.rewards_G, found.expected_G)) else found
 
 
 class ByBaseline(Section):

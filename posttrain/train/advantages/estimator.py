@@ -91,6 +91,8 @@ class AdvantageEstimator:
         if not (isinstance(credit, EpisodeCredit) and isinstance(credit.equal_groups, ByEntropy)):
             return None
         blank = [one for group in groups for one in _blank(group)]
+        if not blank:
+            return [[] for _ in groups]
         micro_batches = own_micro_batches(blank, self._pad_id, self._rows_at_once)
         device = next(learner.parameters()).device
         found: list[torch.Tensor] = []

@@ -99,7 +99,7 @@ class StatesCredit(Compared):
         if self.state_baseline.is_own_mean and (len(returns) < 2 or are_equal(returns)):
             return np.zeros(len(returns))
         found = self.state_baseline.of_group(returns, StepRewards(returns))
-        return (returns - found.expected_G) / self.scale.divisor(found.compared, returns)
+        return (returns - found.expected_G) / self.scale.divisor(found.deviation, 0.0)
 
 
 def discounts_K(num_turns: int, gamma: float) -> FloatArray:  # noqa: N802 — a shape is a capital

@@ -8,6 +8,7 @@ from typing import Any
 
 from posttrain.data.edits import VerifiedEdit
 from posttrain.data.schemas import TrajectoryRow
+from posttrain.models import distributed
 from posttrain.models.codec import ChatCodec
 from posttrain.rollout.engines.choice import is_elsewhere
 from posttrain.rollout.episode_sampler import EpisodeSampler, ScoredWorld
@@ -162,6 +163,10 @@ class PolicyEpisodes:
     def is_elsewhere(self) -> bool:
         return is_elsewhere()
 
+    @property
+    def _is_shared(self) -> bool:
+        return distributed.count() > 1 and not self.is_elsewhere
+
     def refresh(self) -> None:
         self._sampler.refresh()
 
@@ -174,12 +179,15 @@ class PolicyEpisodes:
         given: Sequence[Sequence[Message]] = ()
         if isinstance(self._traces, ExpertTraces) and prefix_fracs:
             given = given_turns(self._traces, tasks, prefix_fracs)
-        return self._scored(self._sampler.sample(tasks, seeds, given=given))
+        return self._scored(self._sampler.sample(tasks, seeds, given=given, is_share=self._is_shared))
+
+    def refuse_many_aborted(self, episodes: Sequence[ScoredEpisode]) -> None:
+        self._sampler.refuse_many_aborted([one.trajectory for one in episodes])
 
     def play_greedily(self, tasks: Sequence[Task], seeds: Sequence[int]) -> list[ScoredEpisode]:
         """At temperature 0, by the weights as they are now."""
         self._sampler.refresh()
-        episodes = self._scored(self._sampler.sample(tasks, seeds, temperature=0.0))
+        episodes = self._scored(self._sampler.sample(tasks, seeds, temperature=0.0, is_share=self._is_shared))
         self._sampler.sleep()
         return episodes
 

@@ -2,7 +2,8 @@
 
 One function from top to bottom, on accelerate. Each process plays its share of a step and trains on
 it; all get all episodes, so that advantages and metrics are those of one process. A step without an
-advantage makes no optimizer step: weights and momentum stay as they are, bit by bit.
+advantage makes no optimizer step: weights and momentum stay as they are, bit by bit. So does an
+update whose gradient is not finite.
 """
 
 import math
@@ -147,6 +148,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
                 logged |= state.dev.run(step)
             if run.metrics is not None:
                 run.metrics.write(step, logged)
+            state.observe_updates(updates.is_skipped)
             if is_stopping or step % checkpoint_every_steps == 0 or is_last:
                 saved = {"state": state.state()}
                 save_checkpoint(run, step, whole=model, optimizer=optim, state=saved, also=estimator.save)

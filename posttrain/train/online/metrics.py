@@ -2,7 +2,7 @@
 moved, and of what it has forgotten."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from posttrain.evals.groups import Group, group_metrics
+from posttrain.evals.groups import DEFINITION_VERSION, Group, group_metrics
 from posttrain.models import distributed
 from posttrain.models.codec import TokenRow
 from posttrain.models.token_logprobs import IGNORED, labels_of, pad_right
@@ -22,6 +22,8 @@ from posttrain.worlds.made_calls import agent_messages
 from posttrain.worlds.tools import is_error
 
 _LEAST_ADVANTAGE = 1e-6
+_NO_GROUP = dict.fromkeys(group_metrics([Group([0.0, 0.0], [False, False])]), 0.0)
+_NO_GROUP |= {"definition_version": DEFINITION_VERSION}
 _NUM_LOGGED_TURNS = 3  # each by itself, the later ones together
 
 
@@ -32,7 +34,8 @@ def episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
     the share of aborted episodes; all others are about those that were not.
 
     `entropy` is the mean of -log p over the agent's tokens, p being the distribution sampled from;
-    at temperature 1 its expectation is the policy's entropy.
+    at temperature 1 its expectation is the policy's entropy. Where no group has two episodes left,
+    its metrics are 0, and `reward_mean` is of all that are left.
     """
     # what was aborted says nothing about the agent
     kept_of = [[one for one in group.episodes if not one.is_aborted] for group in groups]
@@ -43,23 +46,28 @@ def episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
     results = [
         message.content for trajectory in trajectories_PG for message in trajectory.messages if message.role == "tool"
     ]
-    turns = [len(agent_messages(trajectory)) for trajectory in trajectories_PG]
+    compared = [
+        Group([one.rule_reward for one in of_group], [one.is_success for one in of_group])
+        for of_group in kept_of
+        if len(of_group) > 1
+    ]
+    no_group = _NO_GROUP | {"reward_mean": _mean(one.rule_reward for one in kept)}
     return {
-        **group_metrics(
-            [
-                Group([one.rule_reward for one in of_group], [one.is_success for one in of_group])
-                for of_group in kept_of
-                if len(of_group) > 1
-            ]
-        ),
-        "strict_success": float(np.mean([one.trajectory.is_strict_success for one in kept])),
-        "success": float(np.mean([one.is_success for one in kept])),
-        "turns": float(np.mean(turns)),
+        **(group_metrics(compared) if compared else no_group),
+        "strict_success": _mean(one.trajectory.is_strict_success for one in kept),
+        "success": _mean(one.is_success for one in kept),
+        "turns": _mean(len(agent_messages(trajectory)) for trajectory in trajectories_PG),
         "tool_failures": sum(map(is_error, results)) / len(results) if results else 0.0,
-        "length": float(np.mean(lengths)),
-        "lost": float(np.mean([one.is_aborted for group in groups for one in group.episodes])),
+        "length": _mean(lengths),
+        "lost": _mean(one.is_aborted for group in groups for one in group.episodes),
         "entropy": -sum(sum(trajectory.logprobs) for trajectory in trajectories_PG) / max(sum(lengths), 1),
     }
+
+
+def _mean(values: Iterable[float]) -> float:
+    """0 of none."""
+    found = list(values)
+    return float(np.mean(found)) if found else 0.0
 
 
 def group_counts(
@@ -69,9 +77,10 @@ def group_counts(
     params: OnlineParams,
 ) -> dict[str, float]:
     """Counts: `groups_played`, and of these `groups_trained`, `groups_unneeded` (left out by a
-    refill), `groups_dropped_equal` and `_all_good` (by `credit.drop`) and `groups_idle` (without
-    any advantage); `joined`, replayed episodes. `frac_equal_trained`: share of groups trained
-    whose rewards are equal; of those played it is `frac_reward_zero_std`."""
+    refill), `groups_dropped_equal` and `_all_good` (by `credit.drop`), `groups_too_small` (fewer
+    than two members, the others lost) and `groups_idle` (without any advantage); `joined`,
+    replayed episodes. `frac_equal_trained`: share of groups trained whose rewards are equal; of
+    those played it is `frac_reward_zero_std`."""
     drop = params.credit.drop if isinstance(params.credit, Compared) else "none"
     trained = [group for group, is_one in zip(groups, is_trained, strict=True) if is_one]
     num_equal = sum(not group.has_spread for group in trained)
@@ -81,6 +90,7 @@ def group_counts(
         "groups_unneeded": len(groups) - len(trained),
         "groups_dropped_equal": sum(drop == "equal" and not group.has_spread for group in groups),
         "groups_dropped_all_good": sum(drop == "all_good" and bool(group.group.successes_G.all()) for group in groups),
+        "groups_too_small": sum(len(group.group.rewards_G) < 2 for group in groups),
         "groups_idle": sum(all(one.is_idle for one in own) for own in samples),
         "frac_equal_trained": num_equal / len(trained) if trained else 0.0,
         "joined": sum(len(group.replayed) for group in groups),

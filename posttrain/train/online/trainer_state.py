@@ -17,6 +17,7 @@ from torch import nn
 from posttrain.models import distributed, sharding
 from posttrain.models.codec import TokenRow
 from posttrain.rollout.generator import EpisodeSource
+from posttrain.runtime.exits import StoppedByAlarm
 from posttrain.train.advantages.baselines import TaskMean
 from posttrain.train.advantages.groups import EpisodeGroup, TaskHistory
 from posttrain.train.checkpointing import PREFIX, prune, seal
@@ -27,6 +28,7 @@ from posttrain.train.resumable_trainer import METRICS, TrainingRun
 from posttrain.train.sampling.orders import Sampler
 from posttrain.types import ScoredEpisode, Task
 
+MAX_SKIPPED = 3  # updates in a row
 BEST = "best.safetensors"
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.pt", "online.json"  # files of a checkpoint
 _PARTS = ("sampler", "history", "replay", "kl", "dev")
@@ -59,6 +61,7 @@ class TrainerState:
         self.kl = KlWeight(params.kl)
         self.dev = DevEvaluation(params.dev, inputs)
         self.num_generated = 0
+        self.num_skipped = 0  # updates in a row
 
     def done_frac(self, step: int) -> float:
         """Share of the training that is done, by the nearer of its limits in steps and tokens."""
@@ -84,14 +87,25 @@ class TrainerState:
             num_played = len(one.group.rewards_G) - len(one.replayed)
             self.history.add(one.task.task_id, one.group.rewards_G[:num_played])
 
+    def observe_updates(self, is_skipped: Sequence[bool]) -> None:
+        """Count updates that were skipped in a row. Raises StoppedByAlarm after `MAX_SKIPPED`."""
+        for is_one in is_skipped:
+            self.num_skipped = self.num_skipped + 1 if is_one else 0
+            if self.num_skipped == MAX_SKIPPED:
+                raise StoppedByAlarm(
+                    f"the gradients of {MAX_SKIPPED} updates in a row were not finite, and none of them was made: "
+                    "numbers without a bound are learnt from, or the policy has diverged; lower train_policy.lr, and "
+                    "bound what the reward can be"
+                )
+
     def state(self) -> Mapping[str, object]:
         parts = {name: getattr(self, name).state() for name in _PARTS}
-        return {**parts, "num_generated": self.num_generated}
+        return {**parts, "num_generated": self.num_generated, "num_skipped": self.num_skipped}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         for name in _PARTS:
             getattr(self, name).restore(state[name])
-        self.num_generated = state["num_generated"]
+        self.num_generated, self.num_skipped = state["num_generated"], state["num_skipped"]
 
 
 class DevEvaluation:
@@ -104,7 +118,8 @@ class DevEvaluation:
         self._best, self._best_step = -1.0, 0  # strict success, and after which step
 
     def run(self, step: int) -> dict[str, float]:
-        """Play the tasks, each process its share. Returns the metrics; none without tasks."""
+        """Play the tasks, each process its share. Returns the metrics; none without tasks. Raises
+        Interrupted, in all processes, where too many episodes were aborted."""
         tasks = self._inputs.dev_tasks[: self._params.num_tasks]
         if not tasks:
             return {}
@@ -114,7 +129,9 @@ class DevEvaluation:
         else:
             own = tasks[distributed.index() :: distributed.count()]
         episodes = self._inputs.play_greedily(own) if own else ()
-        return self._metrics(step, [one for of_process in distributed.gather(list(episodes)) for one in of_process])
+        together = [one for of_process in distributed.gather(list(episodes)) for one in of_process]
+        self._inputs.source.refuse_many_aborted(together)
+        return self._metrics(step, together)
 
     def _metrics(self, step: int, episodes: Sequence[ScoredEpisode]) -> dict[str, float]:
         """`dev_success` and `dev_strict_success` of tasks that were not lost, and `forgotten`:

@@ -15,7 +15,7 @@ from posttrain.models import distributed
 from posttrain.models.parts import add_gradients
 from posttrain.models.token_logprobs import IGNORED, TokenScores, agent_scores, labels_of, pad_right
 from posttrain.train.advantages.groups import FloatArray
-from posttrain.train.losses import clip_side, expert_losses, importance_weights, kl_estimates, token_losses
+from posttrain.train.losses import NoKl, clip_side, expert_losses, importance_weights, kl_estimates, token_losses
 from posttrain.train.online.params import LossMean, OnlineParams
 from posttrain.train.replay import EditReplay, ExpertReplay
 from posttrain.types import ScoredEpisode
@@ -192,8 +192,9 @@ def batch_loss(
         expert_N_T = expert_losses(now.logprobs, batch.advantages_N_T, gamma=params.join.gamma)
         # an expert's tokens have no ratio: nobody knows the probability that it wrote them with
         losses_N_T = torch.where(batch.is_expert_N[:, None], expert_N_T, losses_N_T)
-    if reference_N_T is not None and kl_weight:
-        losses_N_T = losses_N_T + kl_weight * kl_estimates(now.logprobs, reference_N_T)
+    if reference_N_T is not None and not isinstance(params.kl, NoKl):
+        divergence_N_T = kl_estimates(now.logprobs, reference_N_T, before_N_T, params.kl.estimator)
+        losses_N_T = losses_N_T + kl_weight * divergence_N_T
     if now.entropies is not None and params.entropy_bonus:
         losses_N_T = losses_N_T - params.entropy_bonus * now.entropies
     return (losses_N_T * batch.is_scored_N_T * weight_N[:, None]).sum()
@@ -207,6 +208,7 @@ class Updates:
         self.micro_batches: Sequence[Batch] = ()
         self.before: list[Tensor] = []
         self.grad_norms: list[float] = []
+        self.is_skipped: list[bool] = []
         self._num_tokens = self._num_low = self._num_high = 0.0
 
     def observe(self, log_ratio_N_T: Tensor, batch: Batch, params: OnlineParams) -> None:
@@ -219,12 +221,14 @@ class Updates:
         self._num_high += float((side > 0).sum())
 
     def metrics(self) -> dict[str, float]:
-        """`grad_norm`: of the last update, before clipping. `clip_low`, `clip_high`: shares of
-        this process's tokens whose ratio was held."""
+        """`grad_norm`: of the last update, before clipping. `skipped_updates`: those not made
+        because that was not finite. `clip_low`, `clip_high`: shares of this process's tokens whose
+        ratio was held."""
         tokens = max(self._num_tokens, 1.0)
         return {
             "grad_norm": self.grad_norms[-1] if self.grad_norms else 0.0,
-            "updates": len(self.grad_norms),
+            "updates": len(self.is_skipped) - sum(self.is_skipped),
+            "skipped_updates": sum(self.is_skipped),
             "clip_low": self._num_low / tokens,
             "clip_high": self._num_high / tokens,
         }
@@ -240,8 +244,9 @@ def learn(
     kl_weight: float,
     params: OnlineParams,
 ) -> Updates:
-    """Make `updates_per_step` optimizer steps. `references`: log-probs by the model that
-    training began from, for the KL term."""
+    """Make `updates_per_step` optimizer steps, but none by a gradient whose norm is not finite:
+    weights and momentum stay as they are. `references`: log-probs by the model that training began
+    from, for the KL term."""
     updates = Updates()
     updates.micro_batches = micro_batches
     places = range(len(micro_batches))
@@ -272,7 +277,11 @@ def learn(
                 logprobs[place] - updates.before[place], micro_batches[place].to(accelerator.device), params
             )
         updates.grad_norms.append(float(accelerator.clip_grad_norm_(learner.parameters(), MAX_GRAD_NORM)))
-        optimizer.step()
+        # all processes make the step, or none
+        is_finite = all(map(math.isfinite, distributed.gather(updates.grad_norms[-1])))
+        updates.is_skipped.append(not is_finite)
+        if is_finite:
+            optimizer.step()
         optimizer.zero_grad()
     return updates
 

@@ -146,6 +146,71 @@ def test_a_group_of_one_teaches_nothing_and_is_in_no_batch(baseline, scale):
     assert with_one[0] == advantages(rule, group(1, 0))[0]
 
 
+STEPS = {
+    "mixed": lambda rng: [rng.random(rng.integers(2, 9)) for _ in range(rng.integers(1, 5))],
+    "one in many": lambda rng: [np.eye(1, rng.integers(2, 9), dtype=float)[0] for _ in range(rng.integers(1, 5))],
+    "equal": lambda rng: [np.full(rng.integers(2, 9), rng.random()) for _ in range(rng.integers(1, 5))],
+    "a whole step": lambda rng: [np.full(rng.integers(2, 9), 0.9625) for _ in range(rng.integers(1, 5))],
+    "nearly equal": lambda rng: [
+        0.5 + 10.0 ** rng.integers(-9, -4) * rng.random(rng.integers(2, 9)) for _ in range(rng.integers(1, 5))
+    ],
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("scale", ["group_std", "batch_std"])
+@pytest.mark.parametrize("baseline", BASELINES)
+def test_over_a_deviation_no_advantage_exceeds_the_root_of_how_many_were_compared(baseline, scale, step):
+    """Of n numbers whose squares have a mean of one, none is above the root of n. A task was seen
+    before or not, at the level of its rewards now, or far from it."""
+    if (baseline, scale) == ("batch_mean", "group_std"):
+        return  # refused
+    rule, rng = credit(baseline, scale), np.random.default_rng(3)
+    for _ in range(60):
+        groups = [group(*rewards, task_id=str(place)) for place, rewards in enumerate(STEPS[step](rng))]
+        past = rng.choice([0.0, 0.5, 0.5 + 1e-7, 0.9625, 1.0])
+        history = TaskHistory(0.9, {str(place): (past, 1.0) for place in range(rng.integers(0, len(groups) + 1))})
+        num_step = sum(len(one.rewards_G) for one in groups)
+        for one, found in zip(groups, advantages(rule, *groups, history=history), strict=True):
+            num_compared = len(one.rewards_G) + (baseline == "virtual_best") if scale == "group_std" else num_step
+            assert np.abs(found).max() <= np.sqrt(num_compared)
+
+
+@pytest.mark.parametrize(
+    ("baseline", "expected"),
+    [("nothing", [0.9, 0.9, 0.9]), ("task_mean", [0.2, 0.2, 0.2])],
+)
+def test_a_deviation_is_around_the_baseline(baseline, expected):
+    """All earn 0.9 where 0 or 0.7 is the baseline: the root of 3 d^2 / 2 divides d."""
+    past = seen(0.7)
+    rule = credit(baseline, "group_std")
+    [found] = advantages(rule, group(0.9, 0.9, 0.9), history=past)
+    assert found == pytest.approx(np.array(expected) / (expected[0] * np.sqrt(3 / 2) + 1e-4))
+    # a step of 0.9 and 0.6: differences d, d, e, e have the deviation of all four
+    both = [group(0.9, 0.9), group(0.6, 0.6)]
+    far, near = expected[0], expected[0] - 0.3
+    of_step = np.sqrt(2 * (far**2 + near**2) / 3) + 1e-4
+    found = advantages(credit(baseline, "batch_std"), *both, history=past)
+    np.testing.assert_allclose(found, [[far / of_step] * 2, [near / of_step] * 2])
+
+
+@pytest.mark.parametrize("scale", ["none", "group_std", "batch_std"])
+def test_rewards_that_are_the_baseline_teach_nothing_whatever_it_is(scale):
+    """The mean of three times 0.1 is 0.1 but for rounding."""
+    assert advantages(credit("task_mean", scale), group(0.1, 0.1, 0.1)) == [[0.0] * 3]
+    assert advantages(credit("task_mean", scale), group(0.1, 0.1, 0.1), history=seen(0.1, 3.0)) == [[0.0] * 3]
+    assert advantages(credit("nothing", scale), group(0.0, 0.0)) == [[0.0] * 2]
+    assert advantages(credit("virtual_best", scale, best=0.1), group(0.1, 0.1)) == [[0.0] * 2]
+
+
+def test_the_default_is_what_it_was_bit_by_bit():
+    rng, rule = np.random.default_rng(4), credit(scale="group_std")
+    for size in range(2, 17):
+        rewards = rng.random(size)
+        [found] = advantages(rule, group(*rewards), history=seen(0.3))
+        assert found == ((rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4)).tolist()
+
+
 def test_who_earns_more_than_the_virtual_best_is_refused():
     with pytest.raises(ValueError, match=r"1\.2, more than the virtual best of 1"):
         advantages(credit("virtual_best"), group(1.2, 0))

@@ -30,6 +30,8 @@ CHOICES = {
     "best": "join: {type: best}",
     "hints": "join: {type: hints, share: 0.5, start: 1.0, step: 0.25}",
     "kl": "kl: {type: loss, weight: 0.1}",
+    "kl, unbiased": "kl: {type: loss, weight: 0.1, estimator: unbiased}",
+    "kl, k2": "kl: {type: adaptive, weight: 0.1, target: 0.01, horizon: 2, estimator: k2}",
     "adaptive kl": "kl: {type: adaptive, weight: 0.1, target: 0.01, horizon: 2}",
     "entropy bonus": "entropy_bonus: 0.05",
     "budget": "max_generated_tokens: 150",
@@ -159,6 +161,20 @@ def test_a_divergence_in_the_loss_keeps_the_policy_near_its_start(tmp_path):
     _, free = run_here("online", tmp_path / "free", tasks_per_step=4)
     _, held = run_here("online", tmp_path / "held", tasks_per_step=4, kl={"type": "loss", "weight": 3.0})
     assert held[-1]["kl"] < free[-1]["kl"] / 2
+
+
+def test_each_estimator_of_the_divergence_reaches_the_weights(tmp_path):
+    """At a ratio of 1 k2 and the unbiased one have one gradient; in a second update they have
+    not."""
+    held = {"type": "loss", "weight": 3.0}
+    more = {"tasks_per_step": 4, "updates_per_step": 2}
+    digests = {
+        name: digest_of(run_here("online", tmp_path / name, max_steps=3, kl=held | {"estimator": name}, **more)[0])
+        for name in ("k3", "k2", "unbiased")
+    }
+    assert len(set(digests.values())) == 3
+    unnamed, _ = run_here("online", tmp_path / "unnamed", max_steps=3, kl=held, **more)
+    assert digest_of(unnamed) == digests["k3"]
 
 
 def test_episodes_are_played_ahead_but_not_over_a_checkpoint_nor_plays_on_dev(tmp_path):

@@ -16,7 +16,10 @@ from posttrain.types import Message, Outcome, ScoredEpisode, StopReason, Traject
 OF_EPISODES = {"entropy", "length", "lost", "success", "strict_success", "tool_failures", "turns"}
 OF_GROUPS = {"definition_version", "reward_mean", "reward_std", "reward_std_batch", "frac_reward_zero_std"}
 OF_GROUPS |= {f"frac_reward_zero_std_{which}" for which in ("all_bad", "all_good", "other")}
-COUNTS = {f"groups_{what}" for what in ("played", "trained", "unneeded", "dropped_equal", "dropped_all_good", "idle")}
+COUNTS = {
+    f"groups_{what}"
+    for what in ("played", "trained", "unneeded", "dropped_equal", "dropped_all_good", "too_small", "idle")
+}
 COUNTS |= {"frac_equal_trained", "joined", "generated_tokens"}
 OF_CREDIT = {
     "frac_tokens_nonzero_advantage",
@@ -27,7 +30,18 @@ OF_CREDIT = {
 OF_CREDIT |= {f"advantage_turn_{which}" for which in ("1", "2", "3", "later")}
 OF_ENGINE = {"staleness", "logprob_gap_max", "logprob_gap_turn"}
 OF_ENGINE |= {f"importance_{what}" for what in ("mean", "max", "capped_frac")}
-OF_UPDATES = {"step", "lr", "updates", "grad_norm", "clip_low", "clip_high", "kl", "kl_weight", "demonstration_loss"}
+OF_UPDATES = {
+    "step",
+    "lr",
+    "updates",
+    "skipped_updates",
+    "grad_norm",
+    "clip_low",
+    "clip_high",
+    "kl",
+    "kl_weight",
+    "demonstration_loss",
+}
 
 
 def test_every_step_writes_every_metric(tmp_path):

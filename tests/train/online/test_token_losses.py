@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from posttrain.train.losses import (
     Objective,
     clip_side,
+    importance_weights,
     token_losses,
 )
 from posttrain.train.online.updates import token_weights
@@ -73,6 +74,30 @@ def test_the_gradient_of_each_is_derived_by_hand(name, ratio, advantage, gradien
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_at_a_ratio_of_one_all_have_one_gradient(name):
     assert of_one(name, 1.0, 0.7)[1] == pytest.approx(-0.7, abs=1e-12)
+
+
+@pytest.mark.parametrize("log_ratio", [20.5, 90.0, 1e4, -90.0, -1e4])
+@pytest.mark.parametrize("advantage", [1.0, -1.0, 0.0])
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_no_ratio_makes_a_loss_or_a_gradient_without_a_bound(name, advantage, log_ratio):
+    """e^90 has no room in a float32, and nothing times it is no number."""
+    ratios = torch.tensor([[log_ratio, 0.0]], requires_grad=True)
+    advantages, scored = torch.tensor([[advantage, 1.0]]), torch.tensor([[True, True]])
+    losses = token_losses(ratios, advantages, objective(name), is_scored_N_T=scored)
+    losses.sum().backward()
+    for found in (losses, ratios.grad):
+        assert bool(found.isfinite().all())
+    weights = importance_weights(torch.tensor([log_ratio]), torch.zeros(1), cap=2.0)
+    assert weights.tolist() == pytest.approx([2.0 if log_ratio > 0 else 0.0])
+
+
+def test_a_ratio_within_the_bound_is_what_it_was_bit_by_bit():
+    log_ratio = torch.linspace(-19.9, 19.9, 399, requires_grad=True)[None]
+    advantages, scored = torch.ones(1, 399), torch.ones(1, 399, dtype=torch.bool)
+    found = token_losses(log_ratio, advantages, objective("policy_gradient"), is_scored_N_T=scored)
+    expected = -log_ratio.exp() * advantages
+    assert torch.equal(found, expected)
+    assert torch.equal(*(torch.autograd.grad(one.sum(), log_ratio)[0] for one in (found, expected)))
 
 
 def test_gspo_has_one_ratio_for_an_episode_and_shares_its_gradient():
