@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import signal
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import yaml
 from tiny_runs import Death, run_here, train
 
+from posttrain.config.params import parse_params
 from posttrain.runtime.exits import DataError
 from posttrain.train.rejection_sampling.params import RejectionSamplingParams
 from posttrain.train.rejection_sampling.selection import row_weights
@@ -156,3 +158,20 @@ def die_in_batch(folder, batch, step, episodes, successes):
         with max(folder.glob("round-*/played.jsonl"), key=str).open("ab") as lines:
             lines.write(b'[{"bonus": 0.0, "task')
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+PAGE = (Path(__file__).parents[2] / "docs/self-improvement.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("block", re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
+def test_each_block_of_the_page_is_accepted(repository, block):
+    content = yaml.safe_load((repository / "params.yaml").read_text(encoding="utf-8"))
+    content["train_policy"] |= yaml.safe_load(block)["train_policy"]
+    parse_params(content, source="the page")
+
+
+def test_the_page_begins_with_the_example_and_names_every_choice_of_accept():
+    first = yaml.safe_load(re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[1])["train_policy"]["algorithm"]
+    assert first == {"type": "rejection_sampling", **yaml.safe_load(RejectionSamplingParams.example)}
+    named = [yaml.safe_load(text) for text in re.findall(r"`accept: ([^`]+)`", PAGE)]
+    assert [knobs(accept=one).accept.type for one in named] == ["success", "strict", "quantile", "by_reward"]
