@@ -107,7 +107,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
             if distributed.is_first():
                 episodes = [one for group in groups for one in group.episodes]
                 inputs.on_step(step + 1, episodes, metrics.mean_advantages(groups, samples))
-            kl = metrics.kl_to_start(by_start, groups, pad_id) if params.measures_kl else None
+            kl = metrics.kl_to_start(by_start, groups, pad_id, run.rows_at_once) if params.measures_kl else None
             logged |= {
                 **metrics.episode_metrics(groups),
                 **metrics.group_counts(groups, is_trained, samples, params),
@@ -119,7 +119,8 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
                 "staleness": staleness,
             }
             if inputs.demonstrations:
-                logged["demonstration_loss"] = metrics.demonstration_loss(learner, inputs.demonstrations, pad_id)
+                rows, at_once = inputs.demonstrations, run.rows_at_once
+                logged["demonstration_loss"] = metrics.demonstration_loss(learner, rows, pad_id, at_once)
 
             # Loss and optimizer steps
             for group, rate in zip(optim.param_groups, rates, strict=True):

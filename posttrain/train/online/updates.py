@@ -42,7 +42,8 @@ class Sample:
 class Batch:
     """Rows padded on the right. Labels are the ids where the agent wrote them, else `IGNORED`;
     (N, T-1) are of token t+1 in column t, 0 where not the agent's. `lengths_N`: agent tokens.
-    `places_N`: places among the step's samples."""
+    `places_N`: places among the step's samples, -1 of an idle row, which has no token of the
+    agent's."""
 
     input_ids_N_T: Tensor
     labels_N_T: Tensor
@@ -86,23 +87,26 @@ def batch_of(samples: Sequence[Sample], *, pad_id: int) -> Batch:
 
 def own_micro_batches(samples: Sequence[Sample], pad_id: int, at_once: int | None = None) -> list[Batch]:
     """This process's share of `samples`, in micro-batches of one length, of at most `at_once`
-    rows: as many in every process, each with a row."""
+    rows: as many in every process."""
     share = len(samples) / distributed.count()
     # a step's rows are the same however they are cut: its loss is a sum over all
-    count = NUM_MICRO_BATCHES if at_once is None else math.ceil(math.ceil(share) / at_once)
-    return split_by_length(batch_of(samples, pad_id=pad_id), max(min(count, int(share)), 1))
+    count = min(NUM_MICRO_BATCHES, max(int(share), 1))
+    if at_once is not None:
+        # of the largest share, though a smaller one may then have fewer rows than micro-batches
+        count = math.ceil(math.ceil(share) / at_once)
+    return split_by_length(batch_of(samples, pad_id=pad_id), count)
 
 
 def split_by_length(batch: Batch, num_micro_batches: int) -> list[Batch]:
     """This process's rows in micro-batches of rising length, without columns that are all
-    padding; with fewer rows some are empty."""
+    padding; with fewer rows some have an idle one."""
     # consecutive rows, so that processes together have the step in its order
     own = np.array_split(np.arange(len(batch.places_N)), distributed.count())[distributed.index()]
     # the place of each row's last token of the agent's: nothing behind it has a loss
     widths_N = (batch.labels_N_T != IGNORED).long() * torch.arange(batch.labels_N_T.shape[1])
     last_N = widths_N.max(1).values[torch.from_numpy(own)]
     return [
-        _cut(batch, torch.from_numpy(own)[places], int(last_N[places].max()) + 1 if len(places) else 2)
+        _cut(batch, torch.from_numpy(own)[places], int(last_N[places].max()) + 1) if len(places) else _idle(batch)
         for places in torch.argsort(last_N, stable=True).tensor_split(num_micro_batches)
     ]
 
@@ -295,4 +299,19 @@ def _cut(batch: Batch, places: Tensor, width: int) -> Batch:
         batch.lengths_N[places],
         batch.is_expert_N[places],
         batch.places_N[places],
+    )
+
+
+def _idle(batch: Batch) -> Batch:
+    """The beginning of a row, of which nothing is learnt: no model takes a batch without a row, and
+    processes exchange gradients in every pass."""
+    ids, nothing = batch.input_ids_N_T[:1, :2], torch.zeros(1, 1)
+    return Batch(
+        input_ids_N_T=ids,
+        labels_N_T=torch.full_like(ids, IGNORED),
+        advantages_N_T=nothing,
+        engine_logprobs_N_T=nothing,
+        lengths_N=torch.tensor([0]),
+        is_expert_N=torch.tensor([False]),
+        places_N=torch.tensor([-1]),
     )
