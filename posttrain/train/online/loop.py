@@ -31,8 +31,8 @@ from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.trainer_state import TrainerState, TrainingInputs, load_checkpoint, save_checkpoint
 from posttrain.train.online.updates import (
     Updates,
-    has_signal,
     learn,
+    minibatches_of,
     own_micro_batches,
     samples_with_signal,
     weights_of,
@@ -103,7 +103,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
             samples = estimator.samples(learner, groups, state.history, step=step)
             state.add_to_history(groups)
             is_trained = trained_groups(groups, params)
-            trained = [one for own, is_one in zip(samples, is_trained, strict=True) if is_one for one in own]
+            trained = [own for own, is_one in zip(samples, is_trained, strict=True) if is_one]
             if distributed.is_first():
                 episodes = [one for group in groups for one in group.episodes]
                 inputs.on_step(step + 1, episodes, metrics.mean_advantages(groups, samples))
@@ -126,15 +126,18 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
             for group, rate in zip(optim.param_groups, rates, strict=True):
                 group["lr"] = rate * (1 - done_frac)
             updates = Updates()
-            if has_signal(trained, params) and not estimator.is_warming(step):
-                batches = own_micro_batches(samples_with_signal(trained, params), pad_id, run.rows_at_once)
-                weights = weights_of(batches, trained, params, max_context_tokens)
+            parts = [] if estimator.is_warming(step) else minibatches_of(trained, params, seed=seed, step=step)
+            if parts:
+                cut = [own_micro_batches(samples_with_signal(part, params), pad_id, run.rows_at_once) for part in parts]
+                batches = [batch for own in cut for batch in own]
+                weighed = (weights_of(*both, params, max_context_tokens) for both in zip(cut, parts, strict=True))
+                weights = [weight for own in weighed for weight in own]
                 # `fast_products` switches all threads: not while one collects ahead
                 with nullcontext() if params.max_staleness else fast_products(accelerator.device):
                     # without a copy the reference is the learner, its adapters off for all threads
                     each = map if reference is None else in_threads
                     references = list(each(by_start, batches)) if state.kl.weight else [None] * len(batches)
-                    updates = learn(accelerator, learner, optim, batches, weights, references, state.kl.weight, params)
+                    updates = learn(accelerator, learner, optim, cut, weights, references, state.kl.weight, params)
             if kl is not None:
                 state.kl.observe(kl)
             logged |= {**metrics.engine_gap(updates, params), **updates.metrics(), "lr": optim.param_groups[0]["lr"]}

@@ -1,6 +1,7 @@
 """Batches and optimizer steps: a step's episodes as padded tensors, their log-probabilities,
 loss and gradients."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -131,6 +132,19 @@ def samples_with_signal(samples: Sequence[Sample], params: OnlineParams) -> list
     return kept + idle[: max(distributed.count() - len(kept), 0)]
 
 
+def minibatches_of(
+    groups: Sequence[Sequence[Sample]], params: OnlineParams, *, seed: int, step: int
+) -> list[list[Sample]]:
+    """Samples of each optimizer step of a pass: those of whole groups, as many groups in each but
+    for a step that has fewer than `tasks_per_step`. Parts without a signal are left out."""
+    order = np.arange(len(groups))
+    if params.minibatches > 1:
+        # four numbers, which no other draw from the run's seed has
+        order = np.random.default_rng([seed, step, 0, 1]).permutation(order)
+    parts = [[one for place in own for one in groups[place]] for own in np.array_split(order, params.minibatches)]
+    return [part for part in parts if has_signal(part, params)]
+
+
 def has_signal(samples: Sequence[Sample], params: OnlineParams) -> bool:
     return bool(samples) and (has_loss_everywhere(params) or not all(one.is_idle for one in samples))
 
@@ -143,8 +157,8 @@ def has_loss_everywhere(params: OnlineParams) -> bool:
 def weights_of(
     micro_batches: Sequence[Batch], samples: Sequence[Sample], params: OnlineParams, max_context_tokens: int
 ) -> list[Tensor]:
-    """Weights of each micro-batch's rows, (N,), in the step's loss. `samples`: all of the step,
-    of every process, also those without a signal."""
+    """Weights of each micro-batch's rows, (N,), in the loss of an optimizer step. `samples`: all
+    of that step's minibatch, of every process, also those without a signal."""
     num_tokens = sum(len(one.advantages_T) for one in samples)
     counts = {"num_tokens": num_tokens, "num_episodes": len(samples), "max_tokens": max_context_tokens}
     return [token_weights(batch.lengths_N, average=params.average, **counts) for batch in micro_batches]
@@ -153,7 +167,7 @@ def weights_of(
 def token_weights(
     lengths_N: Tensor, *, average: LossMean, num_tokens: int, num_episodes: int, max_tokens: int
 ) -> Tensor:
-    """Weight of a token's loss in the step's, shape (N,), by the counts of the whole step.
+    """Weight of a token's loss in the minibatch's, shape (N,), by the counts of all of it.
 
     Of two episodes with 1 and 3 tokens: `tokens` (DAPO) 1/4 each; `episodes` (GRPO) 1/2 and 1/6;
     `max_tokens` (Dr. GRPO, arXiv 2503.20783) 1/(2 · max_tokens) each.
@@ -238,17 +252,18 @@ def learn(
     accelerator: Accelerator,
     learner: Any,
     optimizer: torch.optim.Optimizer,
-    micro_batches: Sequence[Batch],
+    minibatches: Sequence[Sequence[Batch]],
     weights: Sequence[Tensor],
     references: Sequence[Tensor | None],
     kl_weight: float,
     params: OnlineParams,
 ) -> Updates:
-    """Make `updates_per_step` optimizer steps. `references`: log-probs by the model that
-    training began from, for the KL term."""
+    """Make `updates_per_step` passes of an optimizer step on each minibatch, which is its
+    micro-batches. `weights`, `references`: of each micro-batch in turn, the latter the log-probs by
+    the model that training began from, for the KL term."""
     updates = Updates()
-    updates.micro_batches = micro_batches
-    places = range(len(micro_batches))
+    updates.micro_batches = micro_batches = [batch for own in minibatches for batch in own]
+    ends = itertools.accumulate(map(len, minibatches))
 
     def loss_of(place: int) -> tuple[Tensor, Tensor]:
         batch = micro_batches[place].to(accelerator.device)
@@ -266,15 +281,19 @@ def learn(
         )
         return loss * distributed.count(), now.logprobs.detach()  # gradients are averaged over processes
 
-    for _ in range(params.updates_per_step):
+    if len(minibatches) > 1:
+        # of all, before the first update moves the policy: ratios are to where the step began
+        with torch.no_grad():
+            ready = (batch.to(accelerator.device) for batch in micro_batches)
+            updates.before = [score(learner, batch, params.temperature).logprobs for batch in ready]
+    passes = [range(end - len(own), end) for own, end in zip(minibatches, ends, strict=True)] * params.updates_per_step
+    for places in passes:
         # gradients of all micro-batches add up before the one step
         logprobs = add_gradients(learner, loss_of, places, backward=accelerator.backward)
         # of the first update: later ones are compared with where the step began
         updates.before = updates.before or logprobs
-        for place in places:
-            updates.observe(
-                logprobs[place] - updates.before[place], micro_batches[place].to(accelerator.device), params
-            )
+        for place, now in zip(places, logprobs, strict=True):
+            updates.observe(now - updates.before[place], micro_batches[place].to(accelerator.device), params)
         updates.grad_norms.append(float(accelerator.clip_grad_norm_(learner.parameters(), MAX_GRAD_NORM)))
         optimizer.step()
         optimizer.zero_grad()

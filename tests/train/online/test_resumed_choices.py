@@ -39,6 +39,7 @@ NUMBERS = {
     "best": [1.25],
     "max_refills": [0, 1],
     "updates_per_step": [1, 2],
+    "minibatches": [1, 2],
     "entropy_bonus": [0.0, 0.05],
     "max_generated_tokens": [None, 90],
     "every_steps": [1],
@@ -81,7 +82,8 @@ def drawn(section, rng, wanted, above="", example=types.MappingProxyType({})):
     """Values of a section's knobs, and its choices by their place: what is wanted, else any."""
     values, choices, example = {}, {}, example_of(section) | example
     for name, field in section.model_fields.items():
-        place, inner, usual = f"{above}{name}", field.annotation, example.get(name, 0.5)
+        place, inner = f"{above}{name}", field.annotation
+        usual = example.get(name, 0.5 if field.is_required() else field.default)
         if options := options_of(section, name):
             choices[place] = wanted[place] if place in wanted else list(options)[rng.integers(len(options))]
             usual = inner = options[choices[place]]
