@@ -95,7 +95,7 @@ def test_a_part_without_a_row_of_its_own_adds_nothing():
         assert {place: values[place].tolist() for place in range(3)} == {0: [1, 1], 1: [2, 2], 2: [3, 3]}
         weights = weights_of(parts, samples, params, 16)
         optimizer = torch.optim.SGD(learner.parameters(), lr=0.1)
-        updates = learn(accelerator, learner, optimizer, [parts], weights, [None] * num_parts, 0.0, params)
+        updates = learn(accelerator, learner, optimizer, [parts], weights, [None] * num_parts, params, kl_weight=0.0)
         found.append((updates.metrics(), learner.state_dict()))
     assert found[0][0] == found[1][0]
     for name, weight in found[0][1].items():

@@ -31,6 +31,7 @@ from tiny import (
 
 from posttrain.models import distributed
 from posttrain.models.optimizers import build_optimizer
+from posttrain.models.params import OptimizerParams
 from posttrain.models.sharding import learner_of
 from posttrain.models.token_logprobs import agent_logprobs, labels_of
 from posttrain.runtime.exits import Interrupted
@@ -113,7 +114,14 @@ def run_sft_on_wrong_dev(run: TrainingRun, model):
     return {"eval_loss": -float(sum(sums)) / sum(sum(row.mask) for row in dev_rows)}
 
 
-def run_online(run: TrainingRun, model, *, lr=3e-2, optimizer="muon", on_step=lambda *_: None, **changes):
+def optimizer_params(changes, **usual):
+    """Takes the knobs of the optimizer out of `changes`."""
+    own = {name: changes.pop(name) for name in OptimizerParams.model_fields if name in changes}
+    return OptimizerParams.model_validate({"optimizer": "muon", **usual, **own})
+
+
+def run_online(run: TrainingRun, model, *, on_step=lambda *_: None, **changes):
+    of_optimizer = optimizer_params(changes, lr=3e-2)
     values = yaml.safe_load(OnlineParams.example) | {
         "type": "online",
         "max_steps": 12,
@@ -139,8 +147,7 @@ def run_online(run: TrainingRun, model, *, lr=3e-2, optimizer="muon", on_step=la
         inputs,
         params=OnlineParams.model_validate(values | changes),
         max_context_tokens=16,
-        lr=lr,
-        optimizer=optimizer,
+        optimizer_params=of_optimizer,
         checkpoint_every_steps=4,
         seed=1,
         run=run,
@@ -227,8 +234,9 @@ def pairs_of_copies():
     return [(row, spoilt(row)) for row in copy_rows(30)[0]]
 
 
-def _run_on_pairs(section, knobs, run, model, *, pairs=None, optimizer="muon", lr=1e-2, **changes):
-    how = {"lr": lr, "optimizer": optimizer, "checkpoint_every_steps": 4, "seed": 1, "run": run}
+def _run_on_pairs(section, knobs, run, model, *, pairs=None, **changes):
+    of_optimizer = optimizer_params(changes, lr=1e-2)
+    how = {"optimizer_params": of_optimizer, "checkpoint_every_steps": 4, "seed": 1, "run": run}
     training = PairTraining(model, tiny_tokenizer(), pairs or pairs_of_copies(), **how)
     train_on_pairs(training, section.model_validate({"max_steps": 12, "batch_size": 8} | knobs | changes))
 

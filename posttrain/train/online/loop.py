@@ -17,8 +17,8 @@ from accelerate import Accelerator
 from posttrain.models import distributed, sharding
 from posttrain.models.adapters import is_adapted
 from posttrain.models.cpu_kernels import fast_products
-from posttrain.models.optimizers import build_optimizer
-from posttrain.models.params import OptimizerKind
+from posttrain.models.optimizers import optimizer_of, rate_at
+from posttrain.models.params import OptimizerParams
 from posttrain.models.parts import in_threads, parts_beside
 from posttrain.models.precision import frozen_copy
 from posttrain.models.sharding import learner_of
@@ -49,21 +49,20 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
     *,
     params: OnlineParams,
     max_context_tokens: int,
-    lr: float,
-    optimizer: OptimizerKind,
+    optimizer_params: OptimizerParams,
     checkpoint_every_steps: int,
     seed: int,
     run: TrainingRun,
 ) -> None:
     """Train `model` in place on the episodes of `inputs.source`, which plays with its weights.
-    The learning rate falls to 0 linearly. Resumes from `run.checkpoint`."""
+    Resumes from `run.checkpoint`."""
     distributed.refuse_unequal_shares(
         params.tasks_per_step * params.group_size, "train_policy.algorithm.tasks_per_step · group_size"
     )
     without_dropout(model)
     reference = frozen_copy(model) if params.measures_kl and not is_adapted(model) else None
-    learner = learner_of(model, optimizer)
-    optim, pad_id = build_optimizer(learner, optimizer, lr), tokenizer.pad_token_id
+    learner = learner_of(model, optimizer_params.optimizer)
+    optim, pad_id = optimizer_of(learner, optimizer_params), tokenizer.pad_token_id
     accelerator = Accelerator()
     estimator = AdvantageEstimator(
         learner,
@@ -123,8 +122,9 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
                 logged["demonstration_loss"] = metrics.demonstration_loss(learner, rows, pad_id, at_once)
 
             # Loss and optimizer steps
+            factor = rate_at(done_frac, optimizer_params.lr_warmup_frac, optimizer_params.lr_schedule)
             for group, rate in zip(optim.param_groups, rates, strict=True):
-                group["lr"] = rate * (1 - done_frac)
+                group["lr"] = rate * factor
             updates = Updates()
             parts = [] if estimator.is_warming(step) else minibatches_of(trained, params, seed=seed, step=step)
             if parts:
@@ -137,7 +137,8 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
                     # without a copy the reference is the learner, its adapters off for all threads
                     each = map if reference is None else in_threads
                     references = list(each(by_start, batches)) if state.kl.weight else [None] * len(batches)
-                    updates = learn(accelerator, learner, optim, cut, weights, references, state.kl.weight, params)
+                    how = {"kl_weight": state.kl.weight, "max_grad_norm": optimizer_params.max_grad_norm}
+                    updates = learn(accelerator, learner, optim, cut, weights, references, params, **how)
             if kl is not None:
                 state.kl.observe(kl)
             logged |= {**metrics.engine_gap(updates, params), **updates.metrics(), "lr": optim.param_groups[0]["lr"]}

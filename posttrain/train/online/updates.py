@@ -13,6 +13,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from posttrain.models import distributed
+from posttrain.models.params import MAX_GRAD_NORM
 from posttrain.models.parts import add_gradients
 from posttrain.models.token_logprobs import IGNORED, TokenScores, agent_scores, labels_of, pad_right
 from posttrain.train.advantages.groups import FloatArray
@@ -21,7 +22,6 @@ from posttrain.train.online.params import LossMean, OnlineParams
 from posttrain.train.replay import EditReplay, ExpertReplay
 from posttrain.types import ScoredEpisode
 
-MAX_GRAD_NORM = 1.0
 NUM_MICRO_BATCHES = 8  # of a process's share of a step: rows of one length stand together, little is padding
 
 
@@ -255,8 +255,10 @@ def learn(
     minibatches: Sequence[Sequence[Batch]],
     weights: Sequence[Tensor],
     references: Sequence[Tensor | None],
-    kl_weight: float,
     params: OnlineParams,
+    *,
+    kl_weight: float,
+    max_grad_norm: float = MAX_GRAD_NORM,
 ) -> Updates:
     """Make `updates_per_step` passes of an optimizer step on each minibatch, which is its
     micro-batches. `weights`, `references`: of each micro-batch in turn, the latter the log-probs by
@@ -294,7 +296,7 @@ def learn(
         updates.before = updates.before or logprobs
         for place, now in zip(places, logprobs, strict=True):
             updates.observe(now - updates.before[place], micro_batches[place].to(accelerator.device), params)
-        updates.grad_norms.append(float(accelerator.clip_grad_norm_(learner.parameters(), MAX_GRAD_NORM)))
+        updates.grad_norms.append(float(accelerator.clip_grad_norm_(learner.parameters(), max_grad_norm)))
         optimizer.step()
         optimizer.zero_grad()
     return updates

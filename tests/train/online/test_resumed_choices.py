@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from tiny import tiny_model, tiny_tokenizer, word_task
 from tiny_runs import DEMONSTRATIONS, digest_of
 
+from posttrain.models.params import OptimizerParams
 from posttrain.rollout.episode_sampler import Stream, episode_seeds
 from posttrain.runtime.knobs import Section
 from posttrain.train.checkpointing import checkpoints_in
@@ -191,8 +192,7 @@ def trained(folder, params, *, on_step=lambda _: None):
             inputs,
             params=params,
             max_context_tokens=16,
-            lr=3e-2,
-            optimizer="muon",
+            optimizer_params=OptimizerParams(lr=3e-2, optimizer="muon"),
             checkpoint_every_steps=NUM_STEPS // 2,
             seed=1,
             run=run,
