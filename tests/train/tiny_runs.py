@@ -114,10 +114,11 @@ def run_sft_on_wrong_dev(run: TrainingRun, model):
     return {"eval_loss": -float(sum(sums)) / sum(sum(row.mask) for row in dev_rows)}
 
 
-def optimizer_params(changes, **usual):
-    """Takes the knobs of the optimizer out of `changes`."""
+def optimizer_params(changes, *, lr):
+    """Takes the knobs of the optimizer out of `changes`; `lr` where there is none."""
     own = {name: changes.pop(name) for name in OptimizerParams.model_fields if name in changes}
-    return OptimizerParams.model_validate({"optimizer": "muon", **usual, **own})
+    found = OptimizerParams.model_validate({"optimizer": "muon", **own, "lr": 0.5})
+    return found.model_copy(update={"lr": own.get("lr", lr)})  # also one that is refused as a knob
 
 
 def run_online(run: TrainingRun, model, *, on_step=lambda *_: None, **changes):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from posttrain.models import distributed
 from posttrain.models.params import MAX_GRAD_NORM
-from posttrain.models.parts import add_gradients
+from posttrain.models.parts import add_gradients, in_threads
 from posttrain.models.token_logprobs import IGNORED, TokenScores, agent_scores, labels_of, pad_right
 from posttrain.train.advantages.groups import FloatArray
 from posttrain.train.losses import clip_side, expert_losses, importance_weights, kl_estimates, token_losses
@@ -267,6 +267,10 @@ def learn(
     updates.micro_batches = micro_batches = [batch for own in minibatches for batch in own]
     ends = itertools.accumulate(map(len, minibatches))
 
+    @torch.no_grad()
+    def logprobs_of(batch: Batch) -> Tensor:
+        return score(learner, batch.to(accelerator.device), params.temperature).logprobs
+
     def loss_of(place: int) -> tuple[Tensor, Tensor]:
         batch = micro_batches[place].to(accelerator.device)
         now = score(learner, batch, params.temperature, with_entropies=params.entropy_bonus > 0)
@@ -285,9 +289,7 @@ def learn(
 
     if len(minibatches) > 1:
         # of all, before the first update moves the policy: ratios are to where the step began
-        with torch.no_grad():
-            ready = (batch.to(accelerator.device) for batch in micro_batches)
-            updates.before = [score(learner, batch, params.temperature).logprobs for batch in ready]
+        updates.before = list(in_threads(logprobs_of, micro_batches))
     passes = [range(end - len(own), end) for own, end in zip(minibatches, ends, strict=True)] * params.updates_per_step
     for places in passes:
         # gradients of all micro-batches add up before the one step
