@@ -20,6 +20,7 @@ from benchmarks.trl_peer import make_peer
 from posttrain.config.params import Params, load_params
 from posttrain.data.schemas import read_tasks
 from posttrain.models.loading import load_codec, load_model
+from posttrain.models.params import OptimizerParams
 from posttrain.rewards.total import load_reward
 from posttrain.rollout.episode_sampler import EpisodeSampler
 from posttrain.train.losses import NoKl
@@ -85,8 +86,7 @@ def measured_steps(
                 TrainingInputs(tasks, source),
                 params=algorithm.model_copy(update={"max_steps": NUM_STEPS + NUM_WARMUP}),
                 max_context_tokens=params.agent.max_context_tokens,
-                lr=1e-9,
-                optimizer="muon",
+                optimizer_params=OptimizerParams(lr=1e-9, optimizer="muon"),
                 checkpoint_every_steps=10_000,
                 seed=params.seed,
                 run=run,

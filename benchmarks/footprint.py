@@ -31,7 +31,7 @@ from posttrain.memory_estimate.advice import LORA
 from posttrain.memory_estimate.stages import stage_memory
 from posttrain.models.codec import CALL, TokenRow
 from posttrain.models.loading import load_codec, save_model
-from posttrain.models.params import Dtype
+from posttrain.models.params import Dtype, OptimizerParams
 from posttrain.models.tokenizer import train_tokenizer
 from posttrain.provenance.costs import processor_kind
 from posttrain.rewards.total import load_reward
@@ -215,7 +215,8 @@ def run_stage(stage: str, params: Params, folder: Path) -> None:
         if stage == "sft":
             own = {"values": [""] * 8, "shares": {}, "dev_rows": rows[:4], "params": params.train_sft}
             train_sft(model, codec.tokenizer, rows=rows, **own, **common)
-        how = {"lr": 1e-3, "optimizer": params.train_policy.optimizer, "checkpoint_every_steps": 2, **common}
+        own = OptimizerParams(lr=1e-3, optimizer=params.train_policy.optimizer)
+        how = {"optimizer_params": own, "checkpoint_every_steps": 2, **common}
         if isinstance(algorithm := params.train_policy.algorithm, DpoParams):
             train_on_pairs(PairTraining(model, codec.tokenizer, pairs, **how), algorithm)
         elif stage == "grpo" and isinstance(algorithm, OnlineParams):

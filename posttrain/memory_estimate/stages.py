@@ -33,7 +33,7 @@ from posttrain.memory_estimate.tracker import (
 from posttrain.models.adapters import behind_adapters, is_adapted
 from posttrain.models.distributed import pair_parts, parts_of
 from posttrain.models.optimizers import build_optimizer
-from posttrain.models.params import OptimizerKind
+from posttrain.models.params import MAX_GRAD_NORM, OptimizerKind
 from posttrain.models.precision import frozen_copy, loaded_dtype
 from posttrain.models.row_losses import BATCH_TOKENS
 from posttrain.models.sharding import quantization_of
@@ -46,7 +46,7 @@ from posttrain.runtime.exits import ConfigurationError, StageError
 from posttrain.train.advantages.critic import Critic
 from posttrain.train.advantages.gae import GaeCredit
 from posttrain.train.online.params import OnlineParams
-from posttrain.train.online.updates import MAX_GRAD_NORM, NUM_MICRO_BATCHES, Batch
+from posttrain.train.online.updates import NUM_MICRO_BATCHES, Batch
 from posttrain.train.params import TrainRewardModelParams, TrainSftParams
 from posttrain.train.policy_params import PairParams, Phase
 from posttrain.train.rejection_sampling.params import RejectionSamplingParams
@@ -134,7 +134,7 @@ def _policy_rows(params: Params, algorithm: Phase) -> int:
     at_once = params.model.rows_at_once
     match algorithm:
         case OnlineParams() as online:
-            num_episodes = online.tasks_per_step * online.group_size
+            num_episodes = online.tasks_per_step // online.minibatches * online.group_size
             return min(at_once or math.ceil(num_episodes / NUM_MICRO_BATCHES), num_episodes)
         case RejectionSamplingParams(batch_size=batch_size):
             return parts_of(batch_size, "train_policy.algorithm.batch_size", at_once)[1]
@@ -220,6 +220,9 @@ def _online(own: _StageSetup, model: Any, algorithm: OnlineParams) -> None:
             critic = Critic(model, algorithm.credit.critic, device=torch.device("cpu"))
     optimizer = _optimizer(own, model, own.params.train_policy.optimizer)
     rows_per_part = _policy_rows(own.params, algorithm)
+    at_once = own.params.model.rows_at_once
+    of_critic = rows_per_part * (algorithm.minibatches if at_once is None else 1)  # it learns from whole steps
+    num_measured = min(at_once or algorithm.tasks_per_step, algorithm.tasks_per_step)
 
     def loss() -> Tensor:
         scores = _scores(model, rows_per_part, width, with_entropies=algorithm.entropy_bonus > 0)
@@ -228,11 +231,11 @@ def _online(own: _StageSetup, model: Any, algorithm: OnlineParams) -> None:
     def learnt() -> None:
         with torch.no_grad():
             if algorithm.measures_kl:
-                _scores(reference if reference is not None else model, algorithm.tasks_per_step, width)
-            _scores(model, algorithm.tasks_per_step, width)
+                _scores(reference if reference is not None else model, num_measured, width)
+            _scores(model, num_measured, width)
         if critic is not None:
             with own.tracker.agreeing():  # that there are returns to learn
-                critic.learn([_whole_rows(rows_per_part, width)] * 2, [torch.zeros(rows_per_part, width - 1)] * 2)
+                critic.learn([_whole_rows(of_critic, width)] * 2, [torch.zeros(of_critic, width - 1)] * 2)
         _step(own, model, optimizer, loss)
 
     if algorithm.max_staleness:

@@ -2,17 +2,16 @@
 norms."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from posttrain.models.adapters import behind_adapters
-from posttrain.models.params import OptimizerKind
+from posttrain.models.params import BETAS, OptimizerKind, OptimizerParams, Schedule
 from posttrain.models.quantization import bitsandbytes_for
 
-BETAS = (0.9, 0.95)
 # AdamW's rate relative to Muon's: at the full one, embeddings of rare tokens never settle, and the
 # model does not learn to copy
 OTHERS_RATE = 0.3
@@ -44,8 +43,21 @@ class OptimizerPair(torch.optim.Optimizer):
         self.param_groups = [group for part in self.parts for group in part.param_groups]
 
 
-def build_optimizer(model: nn.Module, kind: OptimizerKind, lr: float) -> torch.optim.Optimizer:
-    """The optimizer of a model's trainable weights, without weight decay: runs are short.
+def optimizer_of(model: nn.Module, params: OptimizerParams) -> torch.optim.Optimizer:
+    """The optimizer that the knobs ask for."""
+    return build_optimizer(model, params.optimizer, params.lr, betas=params.betas, weight_decay=params.weight_decay)
+
+
+def build_optimizer(
+    model: nn.Module,
+    kind: OptimizerKind,
+    lr: float,
+    *,
+    betas: tuple[float, float] = BETAS,
+    weight_decay: float = 0.0,
+) -> torch.optim.Optimizer:
+    """The optimizer of a model's trainable weights. `betas` are of every AdamW; vectors (norms,
+    biases) do not decay, as in transformers' trainers.
 
     `muon`: 2-D matrices that are neither an embedding nor the head, LoRA adapters among them, go to
     Muon at `lr` (`match_rms_adamw` scales its step by 0.2 sqrt(max(rows, columns)), arXiv
@@ -54,15 +66,32 @@ def build_optimizer(model: nn.Module, kind: OptimizerKind, lr: float) -> torch.o
     """
     embeddings = {id(weight) for module in _embeddings(model) for weight in module.parameters()}
     trainable = [weight for weight in model.parameters() if weight.requires_grad]
+    how: dict[str, Any] = {"betas": betas, "weight_decay": weight_decay}
     if kind == "adamw":
-        return _adamw(trainable, lr)
+        return _adamw(trainable, lr, **how)
     if kind == "adamw_8bit":
         optim = bitsandbytes_for("optimizer is adamw_8bit").optim
-        return optim.AdamW8bit(trainable, lr=lr, betas=BETAS, weight_decay=0.0)  # type: ignore[no-any-return]
+        return optim.AdamW8bit(_by_decay(trainable, weight_decay), lr=lr, **how)  # type: ignore[no-any-return]
     matrices = [weight for weight in trainable if weight.ndim == 2 and id(weight) not in embeddings]
     others = [weight for weight in trainable if weight.ndim != 2 or id(weight) in embeddings]
-    muon = Muon(matrices, lr=lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
-    return OptimizerPair(muon, _adamw(others, OTHERS_RATE * lr)) if others else muon
+    muon = Muon(matrices, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
+    return OptimizerPair(muon, _adamw(others, OTHERS_RATE * lr, **how)) if others else muon
+
+
+def rate_at(done_frac: float, warmup_frac: float, schedule: Schedule) -> float:
+    """Factor of the learning rate when `done_frac` of the training is done, by transformers'
+    schedules. Of a warm-up of 0.2, at 0, 0.1 and 0.2 it is 0, 1/2 and 1, at 0.6 of `linear` and
+    of `cosine` 1/2."""
+    if done_frac < warmup_frac:
+        return done_frac / warmup_frac
+    left = (1 - done_frac) / (1 - warmup_frac)
+    match schedule:
+        case "linear":
+            return left
+        case "constant":
+            return 1.0
+        case "cosine":
+            return (1 - math.cos(math.pi * left)) / 2
 
 
 def _embeddings(model: nn.Module) -> list[nn.Module]:
@@ -71,11 +100,22 @@ def _embeddings(model: nn.Module) -> list[nn.Module]:
     return found if head is None else [*found, head]
 
 
-def _adamw(weights: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
-    found = list(weights)
+def _adamw(
+    weights: Sequence[nn.Parameter], lr: float, *, betas: tuple[float, float], weight_decay: float
+) -> torch.optim.Optimizer:
     # on a GPU the unfused step makes temporaries as large as all weights
-    fused = True if all(weight.is_cuda for weight in found) else None
-    return torch.optim.AdamW(found, lr=lr, betas=BETAS, weight_decay=0.0, fused=fused)
+    fused = True if all(weight.is_cuda for weight in weights) else None
+    groups = _by_decay(weights, weight_decay)
+    return torch.optim.AdamW(groups, lr=lr, betas=betas, weight_decay=weight_decay, fused=fused)
+
+
+def _by_decay(weights: Sequence[nn.Parameter], weight_decay: float) -> Any:
+    """The weights, in two groups where some decay and others do not."""
+    vectors = [weight for weight in weights if weight.ndim < 2]
+    if not weight_decay or not vectors:
+        return weights
+    matrices = {"params": [weight for weight in weights if weight.ndim >= 2]}
+    return [*([matrices] if matrices["params"] else []), {"params": vectors, "weight_decay": 0.0}]
 
 
 class Muon(torch.optim.Muon):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from posttrain.runtime.knobs import SLIP, Rate, Section, SmallCount, nearest
+from posttrain.runtime.knobs import SLIP, Decay, Rate, Section, SmallCount, nearest
 
 # Architectures (`model_type`) with the linear layers below; models from scratch are Qwen3s. A test
 # builds all and compares.
@@ -20,10 +20,32 @@ LINEAR_LAYERS = (
 
 Quantization = Literal["none", "int8", "nf4"]
 OptimizerKind = Literal["muon", "adamw", "adamw_8bit"]
+Schedule = Literal["linear", "constant", "cosine"]
 Dtype = Literal["float32", "bfloat16"]
 # size of a micro-batch of training; None: a quarter of a process's share of a step, online an
 # eighth
 RowsAtOnce = Annotated[int, Field(ge=1, le=100_000, description=SLIP)] | None
+
+
+BETAS, MAX_GRAD_NORM = (0.9, 0.95), 1.0
+
+
+class OptimizerParams(Section):
+    """The optimizer and its learning rate. What has a default may be left out.
+
+    Gradients are scaled down to a norm of `max_grad_norm`. `betas` are AdamW's; `weight_decay` is
+    that of matrices, as transformers' is. The rate rises from 0 to `lr` over the first
+    `lr_warmup_frac` of the steps; from there on it falls to 0 (`linear`, or `cosine` by half a
+    wave), or stays (`constant`).
+    """
+
+    lr: Rate
+    optimizer: OptimizerKind
+    max_grad_norm: Annotated[float, Field(gt=0)] = MAX_GRAD_NORM
+    betas: Annotated[tuple[Decay, Decay], Field(strict=False)] = BETAS  # YAML has lists and no tuples
+    weight_decay: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    lr_warmup_frac: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    lr_schedule: Schedule = "linear"
 
 
 class FullAdapter(Section):

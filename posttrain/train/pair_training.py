@@ -15,7 +15,7 @@ from torch import Tensor
 
 from posttrain.models.codec import TokenRow
 from posttrain.models.distributed import is_sharded, pair_parts
-from posttrain.models.params import OptimizerKind
+from posttrain.models.params import OptimizerParams
 from posttrain.models.sharding import learner_of
 from posttrain.models.token_logprobs import IGNORED, agent_logprobs, pad_right
 from posttrain.train.policy_params import PairParams
@@ -36,28 +36,26 @@ class PairTraining:
     model: Any
     tokenizer: Any
     pairs: Sequence[RowPair]
-    lr: float
-    optimizer: OptimizerKind
+    optimizer_params: OptimizerParams
     checkpoint_every_steps: int
     seed: int
     run: TrainingRun
 
     def arguments(self, params: PairParams) -> dict[str, Any]:
-        """The trainer's arguments; the learning rate falls to 0 linearly."""
+        """The trainer's arguments."""
         num_parts, pairs_per_part = pair_parts(
             params.batch_size, "train_policy.algorithm.batch_size", self.run.rows_at_once
         )
         common = trainer_arguments(
             self.run,
             self.model,
+            self.optimizer_params,
             max_steps=params.max_steps,
             checkpoint_every_steps=self.checkpoint_every_steps,
-            lr=self.lr,
             seed=self.seed,
         )
         return {
             **common,
-            "lr_scheduler_type": "linear",
             "per_device_train_batch_size": pairs_per_part,
             "gradient_accumulation_steps": num_parts,
             "beta": params.beta,
@@ -65,13 +63,13 @@ class PairTraining:
 
     def parts(self) -> dict[str, Any]:
         """A trainer's arguments besides those and its rows."""
-        own = {"whole": self.model, "optimizer": self.optimizer, "lr": self.lr, "run": self.run}
+        own = {"whole": self.model, "optimizer_params": self.optimizer_params, "run": self.run}
         return {**own, "processing_class": self.tokenizer}
 
     def reference(self) -> Any:
         """None: before its first step the model is its own. Under FSDP TRL wants one, which
         nothing reads."""
-        return learner_of(self.model, self.optimizer) if is_sharded() else None
+        return learner_of(self.model, self.optimizer_params.optimizer) if is_sharded() else None
 
     def order(self, params: PairParams) -> IntArray:
         """The pairs of all steps, shape (max_steps * batch_size,), the longest of a step first."""

@@ -4,16 +4,15 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from posttrain.models.params import OptimizerKind
+from posttrain.models.params import OptimizerParams, Schedule
 from posttrain.runtime.knobs import SLIP, Count, Frac, Rate, Section, SmallCount, Temperature
 
 
-class TrainSftParams(Section):
+class TrainSftParams(OptimizerParams):
     max_steps: Count
     batch_size: SmallCount
-    lr: Rate
     lr_warmup_frac: Annotated[float, Field(ge=0, lt=1)]
-    optimizer: OptimizerKind
+    lr_schedule: Schedule = "cosine"
     label_weights: dict[str, dict[str, Frac]]
     eval_every_steps: Count  # a checkpoint each time: the best evaluation needs one to return to
     early_stopping_patience: Count

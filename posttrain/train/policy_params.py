@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from posttrain.models.params import OptimizerKind
-from posttrain.runtime.knobs import SLIP, Count, Rate, Section, SmallCount
+from posttrain.models.params import OptimizerParams
+from posttrain.runtime.knobs import SLIP, Count, Section, SmallCount
 from posttrain.tracking.params import AlarmParams
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.params import refuse_no_checkpoint
@@ -71,12 +71,10 @@ class PhasesParams(Section):
     phases: Annotated[list[Phase], Field(min_length=2)]
 
 
-class TrainPolicyParams(Section):
+class TrainPolicyParams(OptimizerParams):
     algorithm: Annotated[
         OnlineParams | RejectionSamplingParams | PairParams | PhasesParams, Field(discriminator="type")
     ]
-    lr: Rate
-    optimizer: OptimizerKind
     reward_model_weight: Annotated[float, Field(ge=0)]
     checkpoint_every_steps: Count
     on_alarm: Literal["warn", "stop"]

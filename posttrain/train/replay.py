@@ -3,12 +3,13 @@ method is its knobs, a class with `make`, and what it does. An expert's traces a
 oracles: they know what no other method is told."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from posttrain.runtime.knobs import Section, SmallCount
-from posttrain.types import Outcome, ScoredEpisode, StopReason, Task, Trajectory
+from posttrain.types import ScoredEpisode, Task
 
 ExpertTraces = Callable[[Task, int], Sequence[ScoredEpisode]]  # so many of an expert's episodes of a task
 
@@ -104,16 +105,26 @@ class BestEpisodes(Replay):
 
     def replayed(self, task: Task, episodes: Sequence[ScoredEpisode]) -> Sequence[ScoredEpisode]:
         if successes := [one for one in episodes if one.is_success]:
-            self._by_task[task.task_id] = successes[-1]
+            kept = successes[-1]
+            self._by_task[task.task_id] = replace(kept, trajectory=replace(kept.trajectory, messages=()))
             return []
-        kept = self._by_task.get(task.task_id)
-        return [kept] if kept is not None else []
+        return [self._by_task[task.task_id]] if task.task_id in self._by_task else []
 
     def state(self) -> Mapping[str, object]:
-        return {task: _packed(one) for task, one in self._by_task.items()}
+        from posttrain.data.schemas import trajectory_columns  # with Arrow, which reading knobs does without
+
+        return {
+            task: {"bonus": one.bonus, "trajectory": trajectory_columns(one.trajectory)}
+            for task, one in self._by_task.items()
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self._by_task = {task: _unpacked(task, **packed) for task, packed in state.items()}
+        from posttrain.data.schemas import trajectory_from_columns
+
+        self._by_task = {
+            task: ScoredEpisode(trajectory_from_columns(kept["trajectory"]), bonus=kept["bonus"])
+            for task, kept in state.items()
+        }
 
 
 class HintReplay(Section):
@@ -157,20 +168,3 @@ class Hints(Replay):
 
 
 ReplayParams = Annotated[NoReplay | ExpertReplay | EditReplay | BestReplay | HintReplay, Field(discriminator="type")]
-
-
-def _packed(one: ScoredEpisode) -> dict[str, object]:
-    trajectory = one.trajectory
-    return {
-        "token_ids": list(trajectory.token_ids),
-        "mask": list(trajectory.mask),
-        "logprobs": list(trajectory.logprobs),
-        "reward": one.rule_reward,
-        "bonus": one.bonus,
-        "scores": dict(trajectory.scores),
-    }
-
-
-def _unpacked(task_id: str, *, bonus: float, **fields: Any) -> ScoredEpisode:
-    outcome = Outcome(success=True, strict_success=False)  # successes alone are kept
-    return ScoredEpisode(Trajectory(task_id, (), StopReason.DONE, outcome=outcome, **fields), bonus=bonus)

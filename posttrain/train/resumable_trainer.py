@@ -30,8 +30,8 @@ from transformers.utils import logging
 from posttrain.models import distributed, sharding
 from posttrain.models.cpu_kernels import fast_products
 from posttrain.models.loading import CHECKPOINTING
-from posttrain.models.optimizers import build_optimizer
-from posttrain.models.params import OptimizerKind
+from posttrain.models.optimizers import optimizer_of
+from posttrain.models.params import OptimizerParams
 from posttrain.models.parts import parts_beside
 from posttrain.runtime.exits import DataError, Interrupted
 from posttrain.runtime.worker import STOP_SIGNALS
@@ -40,6 +40,7 @@ from posttrain.tracking.metrics_log import MetricsLog, MetricValue, Sink
 from posttrain.train.checkpointing import PREFIX, is_complete, newest_complete, prune, seal
 
 METRICS = "metrics.jsonl"
+SCHEDULES = {"linear": "linear", "constant": "constant_with_warmup", "cosine": "cosine"}  # as transformers names them
 STATE, OPTIMIZER, SCHEDULER = "trainer_state.json", "optimizer.pt", "scheduler.pt"
 
 
@@ -132,7 +133,13 @@ def _open_metrics(
 
 
 def trainer_arguments(
-    run: TrainingRun, model: Any, *, max_steps: int, checkpoint_every_steps: int, lr: float, seed: int
+    run: TrainingRun,
+    model: Any,
+    optimizer_params: OptimizerParams,
+    *,
+    max_steps: int,
+    checkpoint_every_steps: int,
+    seed: int,
 ) -> dict[str, Any]:
     """Common arguments. Rows come in the order of the dataset, in one epoch: the order is ours
     to draw and to test."""
@@ -141,7 +148,10 @@ def trainer_arguments(
     return {
         "output_dir": str(run.folder),
         "max_steps": max_steps,
-        "learning_rate": lr,
+        "learning_rate": optimizer_params.lr,
+        "lr_scheduler_type": SCHEDULES[optimizer_params.lr_schedule],
+        "warmup_steps": round(optimizer_params.lr_warmup_frac * max_steps),
+        "max_grad_norm": optimizer_params.max_grad_norm,
         "seed": seed,
         "train_sampling_strategy": "sequential",
         "remove_unused_columns": False,
@@ -232,13 +242,11 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
 
     logged: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(
-        self, *, run: TrainingRun, whole: nn.Module, optimizer: OptimizerKind, lr: float, **kwargs: Any
-    ) -> None:
+    def __init__(self, *, run: TrainingRun, whole: nn.Module, optimizer_params: OptimizerParams, **kwargs: Any) -> None:
         self.run, self.whole = run, whole
         logging.disable_progress_bar()
-        learner = sharding.learner_of(whole, optimizer)
-        built = build_optimizer(learner, optimizer, lr)
+        learner = sharding.learner_of(whole, optimizer_params.optimizer)
+        built = optimizer_of(learner, optimizer_params)
         super().__init__(model=learner, **kwargs)
         self.optimizer: Any = built  # not as an argument, which is refused under FSDP
         self.remove_callback(PrinterCallback)

@@ -19,7 +19,7 @@ from trl import RewardConfig, RewardTrainer
 from posttrain.models.codec import TokenRow
 from posttrain.models.distributed import pair_parts
 from posttrain.models.loading import load_sound
-from posttrain.models.params import Dtype, PretrainedModel, Quantization, ScratchModel
+from posttrain.models.params import Dtype, OptimizerParams, PretrainedModel, Quantization, ScratchModel
 from posttrain.models.precision import loaded_dtype
 from posttrain.models.quantization import quantised, unpacked
 from posttrain.models.sharding import place_for_training, quantization_of
@@ -63,16 +63,16 @@ def train_reward_model(
     `run.checkpoint`."""
     num_parts, pairs_per_part = pair_parts(params.batch_size, "train_reward_model.batch_size", run.rows_at_once)
     lengths = [max(len(row.input_ids) for row in pair) for pair in pairs]
+    optimizer_params = OptimizerParams(lr=params.lr, optimizer="adamw")
     arguments = RewardConfig(
         **trainer_arguments(
             run,
             model,
+            optimizer_params,
             max_steps=params.max_steps,
             checkpoint_every_steps=params.checkpoint_every_steps,
-            lr=params.lr,
             seed=seed,
         ),
-        lr_scheduler_type="linear",
         per_device_train_batch_size=pairs_per_part,
         gradient_accumulation_steps=num_parts,
         max_length=None,
@@ -88,8 +88,7 @@ def train_reward_model(
             passes_by_length(lengths, params.max_steps, params.batch_size, seed=seed)
         ),
         processing_class=tokenizer,
-        optimizer="adamw",
-        lr=params.lr,
+        optimizer_params=optimizer_params,
         run=run,
     )
     trainer.train_or_resume()

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 
 from benchmarks.arms import REPOSITORY
 from posttrain.config.params import Params
+from posttrain.memory_estimate import stages
 from posttrain.memory_estimate.advice import with_knobs
 from posttrain.memory_estimate.model import QuantisedShape, model_config
 from posttrain.memory_estimate.stages import STAGES, stage_memory
@@ -39,7 +40,8 @@ SEVEN_BILLION = Qwen2Config(
     tie_word_embeddings=False,
 )
 LONG = {"validate_data.max_tokens": 1024, "agent.max_context_tokens": 1024}
-BARE = {"train_policy.algorithm.kl": {"type": "none", "is_measured": False}, "train_policy.alarms.kl": None}
+ALGORITHM = "train_policy.algorithm"
+BARE = {f"{ALGORITHM}.kl": {"type": "none", "is_measured": False}, "train_policy.alarms.kl": None}
 
 
 def knobs(changes=(), **model):
@@ -169,3 +171,17 @@ def test_the_committed_knobs_are_reckoned_for_every_stage():
     assert set(STAGES) <= {path.stem for path in (Path(REPOSITORY) / "stages").glob("*.py")}
     for stage in STAGES:
         assert 0 < stage_memory(stage, params, config).total < 1 << 30
+
+
+def test_a_policys_metrics_take_no_more_rows_than_may_go_through_at_once(monkeypatch):
+    """Their passes are of a row for each task, and so wider than a micro-batch of few episodes."""
+    passes = []
+    monkeypatch.setattr(
+        stages, "_scores", lambda _, rows, *__, **___: passes.append(rows) or torch.zeros(1).requires_grad_()
+    )
+    for at_once, minibatches, expected in ((None, 1, {12, 16}), (None, 4, {3, 16}), (2, 4, {2})):
+        changes = {"tasks_per_step": 16, "group_size": 6, "minibatches": minibatches, "kl": BARE[f"{ALGORITHM}.kl"]}
+        own = {f"{ALGORITHM}.{name}": value for name, value in changes.items()} | {"train_policy.alarms.kl": None}
+        passes.clear()
+        parts_of("train_policy", knobs(own, rows_at_once=at_once))
+        assert set(passes) == expected

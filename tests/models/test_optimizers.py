@@ -3,9 +3,9 @@ import copy
 import pytest
 import torch
 from torch import nn
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import Qwen3Config, Qwen3ForCausalLM, get_scheduler
 
-from posttrain.models.optimizers import Muon, build_optimizer, orthogonalised
+from posttrain.models.optimizers import Muon, build_optimizer, orthogonalised, rate_at
 from tests.tiny import CONFIG
 
 
@@ -56,14 +56,15 @@ def test_frozen_weights_are_left_out() -> None:
         assert all(weight is not model[3].weight for weight in weights)
 
 
+@pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize("kind", ["muon", "adamw", "adamw_8bit"])
-def test_a_saved_state_continues_as_if_never_stopped(kind: str) -> None:
+def test_a_saved_state_continues_as_if_never_stopped(kind: str, decay: float) -> None:
     straight = small_model()
-    optimizer = build_optimizer(straight, kind, 1e-2)
+    optimizer = build_optimizer(straight, kind, 1e-2, weight_decay=decay)
     step(straight, optimizer)
     resumed = small_model(seed=1)
     resumed.load_state_dict(straight.state_dict())
-    again = build_optimizer(resumed, kind, 0.5)
+    again = build_optimizer(resumed, kind, 0.5, weight_decay=decay)
     again.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # as from a file
     for model, its_optimizer in ((straight, optimizer), (resumed, again)):
         step(model, its_optimizer)
@@ -130,3 +131,36 @@ def test_muon_goes_where_torchs_goes_but_for_its_rounding(adjusted: str, nestero
             optimizer.zero_grad()
     way = (its.weight - start).norm()
     assert (mine.weight - its.weight).norm() < 0.03 * way
+
+
+@pytest.mark.parametrize(
+    ("schedule", "theirs"), [("linear", "linear"), ("constant", "constant_with_warmup"), ("cosine", "cosine")]
+)
+@pytest.mark.parametrize("num_warmup", [0, 1, 5, 19])
+def test_the_course_of_the_rate_is_that_of_transformers(schedule: str, theirs: str, num_warmup: int) -> None:
+    optimizer = torch.optim.SGD(small_model().parameters(), lr=1.0)
+    scheduler = get_scheduler(theirs, optimizer, num_warmup_steps=num_warmup, num_training_steps=20)
+    for place in range(20):
+        [rate] = scheduler.get_last_lr()
+        assert rate_at(place / 20, num_warmup / 20, schedule) == pytest.approx(rate, abs=1e-12)
+        optimizer.step()
+        scheduler.step()
+
+
+@pytest.mark.parametrize("kind", ["muon", "adamw", "adamw_8bit"])
+def test_weight_decay_shrinks_matrices_alone(kind: str) -> None:
+    model, kept = small_model(), small_model()
+    for one, decay in ((model, 0.5), (kept, 0.0)):
+        step(one, build_optimizer(one, kind, 1e-2, weight_decay=decay))
+    before = small_model()
+    # AdamW of embeddings beside Muon has a smaller rate
+    rates = {"0.weight": 0.3 * 1e-2 if kind == "muon" else 1e-2, "1.weight": 1e-2, "3.weight": 1e-2}
+    for name, weight in model.state_dict().items():
+        shrunk = before.state_dict()[name] * 0.5 * rates.get(name, 0.0)
+        torch.testing.assert_close(weight, kept.state_dict()[name] - shrunk, msg=name)
+
+
+@pytest.mark.parametrize("kind", ["muon", "adamw", "adamw_8bit"])
+def test_betas_are_those_of_adamw(kind: str) -> None:
+    groups = build_optimizer(small_model(), kind, 1e-2, betas=(0.5, 0.6), weight_decay=0.1).param_groups
+    assert {tuple(group["betas"]) for group in groups if "betas" in group} == {(0.5, 0.6)}

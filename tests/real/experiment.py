@@ -11,6 +11,7 @@ from benchmarks.vllm_process import REPOSITORY
 from posttrain.config.params import load_params
 from posttrain.data.schemas import read_tasks
 from posttrain.models.loading import load_codec, load_model
+from posttrain.models.params import OptimizerParams
 from posttrain.rewards.total import load_reward
 from posttrain.rollout.episode_sampler import EpisodeSampler, Stream, episode_seeds
 from posttrain.rollout.policy import Policy
@@ -63,8 +64,7 @@ class Experiment:
                 TrainingInputs(self.tasks("rl"), PolicyEpisodes(sampler)),
                 params=train_policy.algorithm.model_copy(update={"max_steps": num_steps}),
                 max_context_tokens=self.params.agent.max_context_tokens,
-                lr=lr,
-                optimizer=train_policy.optimizer,
+                optimizer_params=OptimizerParams(lr=lr, optimizer=train_policy.optimizer),
                 checkpoint_every_steps=1000,
                 seed=self.params.seed,
                 run=run,

@@ -163,11 +163,21 @@ def test_a_step_of_episodes_that_does_not_divide_is_refused_before_any_is_played
 
 
 @pytest.mark.needs_processes
-def test_the_first_step_of_learning_online_has_the_episodes_and_metrics_of_one_process(tmp_path):
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        # of 9 members one process has 5 and the other 4: one of its five parts is an idle row
+        {"join": {"type": "expert", "count": 1, "gamma": 0.1}, "kl": {"type": "loss", "weight": 0.1}},
+        {"minibatches": 3, "entropy_bonus": 0.05},
+    ],
+    ids=["", "a row at once", "minibatches"],
+)
+def test_the_first_step_of_learning_online_has_the_episodes_and_metrics_of_one_process(tmp_path, more):
     # 3 tasks, groups of 2: the second process begins in the middle of a group
-    changes = {"tasks_per_step": 3, "group_size": 2}
-    expected = run(tmp_path / "one", algorithm="online", changes=changes)
-    found = run(tmp_path / "two", "ddp", algorithm="online", changes=changes)
+    what = {"algorithm": "online", "changes": {"tasks_per_step": 3, "group_size": 2, **more}}
+    expected = run(tmp_path / "one", **what)
+    found = run(tmp_path / "two", "ddp", **what, rows_at_once=1 if "join" in more else None)
 
     own, others = episodes(tmp_path / "one", 1), episodes(tmp_path / "two", 1)
     assert len(own) == 6

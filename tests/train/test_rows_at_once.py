@@ -1,9 +1,27 @@
-"""`model.rows_at_once`: no forward pass that is learnt from takes more rows, and the step is the
-one that it is without."""
+"""`model.rows_at_once`: no forward pass that is learnt from takes more rows, online no pass at all,
+and the step is the one that it is without, also where rows do not divide by processes."""
 
+import copy
+
+import numpy as np
 import pytest
 import torch
+import yaml
+from accelerate import Accelerator
+from tiny import play_words, tiny_model, word_task
 from tiny_runs import make_model, run_here
+
+from posttrain.models import distributed
+from posttrain.train.online.params import OnlineParams
+from posttrain.train.online.updates import (
+    Sample,
+    batch_of,
+    by_place,
+    learn,
+    own_micro_batches,
+    split_by_length,
+    weights_of,
+)
 
 ONE_STEP = {
     "sft": {"max_steps": 1, "eval_every_steps": 1, "batch_size": 16},
@@ -16,11 +34,11 @@ ONE_STEP = {
 
 
 def first_step(algorithm, folder, rows_at_once):
-    """Its metrics, and the most rows that went through the model with gradients."""
+    """Its metrics, and the most rows that went through the model, with gradients if not online."""
     model, rows = make_model(algorithm, is_adapted=False), []
 
     def count(_module, arguments, named):
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or algorithm == "online":
             rows.append(len(named["input_ids"] if "input_ids" in named else arguments[0]))
 
     model.base_model.register_forward_pre_hook(count, with_kwargs=True)
@@ -36,6 +54,49 @@ def test_a_step_is_the_same_however_few_rows_go_through_at_once(tmp_path, algori
         found, rows = first_step(algorithm, tmp_path / str(rows_at_once), rows_at_once)
         is_of_pairs = algorithm not in ("sft", "online")
         assert rows == (2 if is_of_pairs else rows_at_once)
-        names = {"loss", "grad_norm", "reward_mean", "entropy", "kl"} & usual.keys()
+        names = {"loss", "grad_norm", "reward_mean", "entropy", "kl", "demonstration_loss"} & usual.keys()
         assert "grad_norm" in names
         assert {name: found[name] for name in names} == pytest.approx({name: usual[name] for name in names}, rel=1e-4)
+
+
+def words_of(count):
+    """Episodes with an advantage, some cut short."""
+    model = tiny_model()
+    return [
+        Sample(play_words(model, word_task(4 + place % 3, 9), place), np.full(2, 1.0 + place)) for place in range(count)
+    ]
+
+
+@pytest.mark.parametrize("num_processes", [1, 2, 3, 8])
+def test_processes_have_as_many_parts_and_none_has_more_rows_than_may_go_through_at_once(monkeypatch, num_processes):
+    samples = words_of(20)
+    monkeypatch.setattr(distributed, "count", lambda: num_processes)
+    for num_rows in range(1, len(samples) + 1):
+        for at_once in (None, 1, 2, 3, 7):
+            parts = []
+            for process in range(num_processes):
+                monkeypatch.setattr(distributed, "index", lambda process=process: process)
+                parts.append(own_micro_batches(samples[:num_rows], 0, at_once))
+            assert len({len(of_process) for of_process in parts}) == 1
+            every = [part for of_process in parts for part in of_process]
+            assert all(0 < len(part.input_ids_N_T) <= (at_once or num_rows) for part in every)
+            places = [place for part in every for place in part.places_N.tolist() if part.lengths_N.any()]
+            assert sorted(places) == list(range(num_rows))
+
+
+def test_a_part_without_a_row_of_its_own_adds_nothing():
+    samples, model, found = words_of(3), tiny_model(), []
+    params = OnlineParams.model_validate(yaml.safe_load(OnlineParams.example) | {"type": "online"})
+    for num_parts in (3, 5):
+        learner, accelerator = copy.deepcopy(model), Accelerator()
+        parts = split_by_length(batch_of(samples, pad_id=0), num_parts)
+        assert len(parts) == num_parts
+        values = by_place(parts, [part.advantages_N_T for part in parts])
+        assert {place: values[place].tolist() for place in range(3)} == {0: [1, 1], 1: [2, 2], 2: [3, 3]}
+        weights = weights_of(parts, samples, params, 16)
+        optimizer = torch.optim.SGD(learner.parameters(), lr=0.1)
+        updates = learn(accelerator, learner, optimizer, [parts], weights, [None] * num_parts, params, kl_weight=0.0)
+        found.append((updates.metrics(), learner.state_dict()))
+    assert found[0][0] == found[1][0]
+    for name, weight in found[0][1].items():
+        assert torch.equal(weight, found[1][1][name]), name

@@ -31,6 +31,7 @@ from tiny import (
 
 from posttrain.models import distributed
 from posttrain.models.optimizers import build_optimizer
+from posttrain.models.params import OptimizerParams
 from posttrain.models.sharding import learner_of
 from posttrain.models.token_logprobs import agent_logprobs, labels_of
 from posttrain.runtime.exits import Interrupted
@@ -116,7 +117,15 @@ def run_sft_on_wrong_dev(run: TrainingRun, model):
     return {"eval_loss": -float(sum(sums)) / sum(sum(row.mask) for row in dev_rows)}
 
 
-def run_online(run: TrainingRun, model, *, lr=3e-2, optimizer="muon", on_step=lambda *_: None, **changes):
+def optimizer_params(changes, *, lr):
+    """Takes the knobs of the optimizer out of `changes`; `lr` where there is none."""
+    own = {name: changes.pop(name) for name in OptimizerParams.model_fields if name in changes}
+    found = OptimizerParams.model_validate({"optimizer": "muon", **own, "lr": 0.5})
+    return found.model_copy(update={"lr": own.get("lr", lr)})  # also one that is refused as a knob
+
+
+def run_online(run: TrainingRun, model, *, on_step=lambda *_: None, **changes):
+    of_optimizer = optimizer_params(changes, lr=3e-2)
     values = yaml.safe_load(OnlineParams.example) | {
         "type": "online",
         "max_steps": 12,
@@ -142,8 +151,7 @@ def run_online(run: TrainingRun, model, *, lr=3e-2, optimizer="muon", on_step=la
         inputs,
         params=OnlineParams.model_validate(values | changes),
         max_context_tokens=16,
-        lr=lr,
-        optimizer=optimizer,
+        optimizer_params=of_optimizer,
         checkpoint_every_steps=4,
         seed=1,
         run=run,
@@ -172,7 +180,7 @@ def run_rejection_sampling(run: TrainingRun, model, *, on_step=lambda *_: None, 
         play_greedily=source.play_greedily,
     )
     params = RejectionSamplingParams.model_validate(values | changes)
-    learner = Learner(model, tiny_tokenizer(), "muon", checkpoint_every_steps=4, seed=1)
+    learner = Learner(model, tiny_tokenizer(), optimizer_params({}, lr=1e-2), checkpoint_every_steps=4, seed=1)
     train_by_rejection_sampling(learner, inputs, replayed=DEMONSTRATIONS, params=params, run=run)
 
 
@@ -274,8 +282,9 @@ def pairs_of_copies():
     return [(row, spoilt(row)) for row in copy_rows(30)[0]]
 
 
-def _run_on_pairs(section, knobs, run, model, *, pairs=None, optimizer="muon", lr=1e-2, **changes):
-    how = {"lr": lr, "optimizer": optimizer, "checkpoint_every_steps": 4, "seed": 1, "run": run}
+def _run_on_pairs(section, knobs, run, model, *, pairs=None, **changes):
+    of_optimizer = optimizer_params(changes, lr=1e-2)
+    how = {"optimizer_params": of_optimizer, "checkpoint_every_steps": 4, "seed": 1, "run": run}
     training = PairTraining(model, tiny_tokenizer(), pairs or pairs_of_copies(), **how)
     train_on_pairs(training, section.model_validate({"max_steps": 12, "batch_size": 8} | knobs | changes))
 

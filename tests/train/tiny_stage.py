@@ -25,7 +25,7 @@ def tiny_stage(run: StageRun):
     what = json.loads(Path("what.json").read_text())
     model = make_model(what["algorithm"], is_adapted=what.get("is_adapted", False))
     more = {"on_step": write_episodes} if what["algorithm"] == "online" else {}
-    with open_run(run.checkpoint_dir) as training:
+    with open_run(run.checkpoint_dir, rows_at_once=what.get("rows_at_once")) as training:
         training.progress = lambda done, total, note: after_step(done, what, run)
         RUNS[what["algorithm"]](training, model, **more, **what.get("changes", {}))
     if run.is_first:

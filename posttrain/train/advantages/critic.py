@@ -20,10 +20,11 @@ from posttrain.evals.groups import are_equal
 from posttrain.models import distributed, sharding
 from posttrain.models.adapters import behind_adapters
 from posttrain.models.optimizers import build_optimizer
+from posttrain.models.params import MAX_GRAD_NORM
 from posttrain.models.token_logprobs import scatter_scores
 from posttrain.train.advantages.gae import CriticParams
 from posttrain.train.advantages.groups import FloatArray
-from posttrain.train.online.updates import MAX_GRAD_NORM, Batch, without_dropout
+from posttrain.train.online.updates import Batch, without_dropout
 
 WEIGHTS, OPTIMIZER = "critic.safetensors", "critic.pt"
 

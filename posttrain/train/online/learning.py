@@ -111,8 +111,7 @@ def learn_online(
         ),
         params=algorithm,
         max_context_tokens=world.limits.max_context_tokens,
-        lr=params.lr,
-        optimizer=params.optimizer,
+        optimizer_params=params,
         checkpoint_every_steps=params.checkpoint_every_steps,
         seed=seed,
         run=run,
@@ -136,7 +135,7 @@ def learn_by_rejection_sampling(
         weight=params.reward_model_weight,
     )
     train_by_rejection_sampling(
-        Learner(model, codec.tokenizer, params.optimizer, params.checkpoint_every_steps, seed),
+        Learner(model, codec.tokenizer, params, params.checkpoint_every_steps, seed),
         inputs.training(source, seed=seed),
         replayed=codec.encode_rows(one.conversation for one in inputs.replayed) if algorithm.replay_frac else [],
         params=algorithm,

@@ -18,8 +18,8 @@ from accelerate import Accelerator
 from posttrain.models import distributed, sharding
 from posttrain.models.adapters import is_adapted
 from posttrain.models.cpu_kernels import fast_products
-from posttrain.models.optimizers import build_optimizer
-from posttrain.models.params import OptimizerKind
+from posttrain.models.optimizers import optimizer_of, rate_at
+from posttrain.models.params import OptimizerParams
 from posttrain.models.parts import in_threads, parts_beside
 from posttrain.models.precision import frozen_copy
 from posttrain.models.sharding import learner_of
@@ -32,8 +32,8 @@ from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.trainer_state import TrainerState, TrainingInputs, load_checkpoint, save_checkpoint
 from posttrain.train.online.updates import (
     Updates,
-    has_signal,
     learn,
+    minibatches_of,
     own_micro_batches,
     samples_with_signal,
     weights_of,
@@ -50,21 +50,20 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
     *,
     params: OnlineParams,
     max_context_tokens: int,
-    lr: float,
-    optimizer: OptimizerKind,
+    optimizer_params: OptimizerParams,
     checkpoint_every_steps: int,
     seed: int,
     run: TrainingRun,
 ) -> None:
     """Train `model` in place on the episodes of `inputs.source`, which plays with its weights.
-    The learning rate falls to 0 linearly. Resumes from `run.checkpoint`."""
+    Resumes from `run.checkpoint`."""
     distributed.refuse_unequal_shares(
         params.tasks_per_step * params.group_size, "train_policy.algorithm.tasks_per_step · group_size"
     )
     without_dropout(model)
     reference = frozen_copy(model) if params.measures_kl and not is_adapted(model) else None
-    learner = learner_of(model, optimizer)
-    optim, pad_id = build_optimizer(learner, optimizer, lr), tokenizer.pad_token_id
+    learner = learner_of(model, optimizer_params.optimizer)
+    optim, pad_id = optimizer_of(learner, optimizer_params), tokenizer.pad_token_id
     accelerator = Accelerator()
     estimator = AdvantageEstimator(
         learner,
@@ -104,11 +103,11 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
             samples = estimator.samples(learner, groups, state.history, step=step)
             state.add_to_history(groups)
             is_trained = trained_groups(groups, params)
-            trained = [one for own, is_one in zip(samples, is_trained, strict=True) if is_one for one in own]
+            trained = [own for own, is_one in zip(samples, is_trained, strict=True) if is_one]
             if distributed.is_first():
                 episodes = [one for group in groups for one in group.episodes]
                 inputs.on_step(step + 1, episodes, metrics.mean_advantages(groups, samples))
-            kl = metrics.kl_to_start(by_start, groups, pad_id) if params.measures_kl else None
+            kl = metrics.kl_to_start(by_start, groups, pad_id, run.rows_at_once) if params.measures_kl else None
             logged |= {
                 **metrics.episode_metrics(groups),
                 **metrics.group_counts(groups, is_trained, samples, params),
@@ -120,21 +119,27 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
                 "staleness": staleness,
             }
             if inputs.demonstrations:
-                logged["demonstration_loss"] = metrics.demonstration_loss(learner, inputs.demonstrations, pad_id)
+                rows, at_once = inputs.demonstrations, run.rows_at_once
+                logged["demonstration_loss"] = metrics.demonstration_loss(learner, rows, pad_id, at_once)
 
             # Loss and optimizer steps
+            factor = rate_at(done_frac, optimizer_params.lr_warmup_frac, optimizer_params.lr_schedule)
             for group, rate in zip(optim.param_groups, rates, strict=True):
-                group["lr"] = rate * (1 - done_frac)
+                group["lr"] = rate * factor
             updates = Updates()
-            if has_signal(trained, params) and not estimator.is_warming(step):
-                batches = own_micro_batches(samples_with_signal(trained, params), pad_id, run.rows_at_once)
-                weights = weights_of(batches, trained, params, max_context_tokens)
+            parts = [] if estimator.is_warming(step) else minibatches_of(trained, params, seed=seed, step=step)
+            if parts:
+                cut = [own_micro_batches(samples_with_signal(part, params), pad_id, run.rows_at_once) for part in parts]
+                batches = [batch for own in cut for batch in own]
+                weighed = (weights_of(*both, params, max_context_tokens) for both in zip(cut, parts, strict=True))
+                weights = [weight for own in weighed for weight in own]
                 # `fast_products` switches all threads: not while one collects ahead
                 with nullcontext() if params.max_staleness else fast_products(accelerator.device):
                     # without a copy the reference is the learner, its adapters off for all threads
                     each = map if reference is None else in_threads
                     references = list(each(by_start, batches)) if state.kl.weight else [None] * len(batches)
-                    updates = learn(accelerator, learner, optim, batches, weights, references, state.kl.weight, params)
+                    how = {"kl_weight": state.kl.weight, "max_grad_norm": optimizer_params.max_grad_norm}
+                    updates = learn(accelerator, learner, optim, cut, weights, references, params, **how)
             if kl is not None:
                 state.kl.observe(kl)
             logged |= {**metrics.engine_gap(updates, params), **updates.metrics(), "lr": optim.param_groups[0]["lr"]}

@@ -2,8 +2,8 @@
 moved, and of what it has forgotten."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from posttrain.evals.groups import DEFINITION_VERSION, Group, group_metrics
 from posttrain.models import distributed
 from posttrain.models.codec import TokenRow
-from posttrain.models.token_logprobs import IGNORED, labels_of, pad_right
+from posttrain.models.token_logprobs import IGNORED, agent_scores, labels_of, pad_right
 from posttrain.train.advantages.credit import Compared
 from posttrain.train.advantages.groups import EpisodeGroup
 from posttrain.train.online.params import OnlineParams
@@ -21,6 +21,7 @@ from posttrain.train.online.updates import Batch, Sample, Updates, batch_of, sco
 from posttrain.worlds.made_calls import agent_messages
 from posttrain.worlds.tools import is_error
 
+T = TypeVar("T")
 _LEAST_ADVANTAGE = 1e-6
 _NO_GROUP = dict.fromkeys(group_metrics([Group([0.0, 0.0], [False, False])]), 0.0)
 _NO_GROUP |= {"definition_version": DEFINITION_VERSION}
@@ -134,17 +135,23 @@ def reference_logprobs(reference: Any, learner: Any, batch: Batch, temperature: 
         return score(model, batch.to(next(model.parameters()).device), temperature).logprobs
 
 
-def kl_to_start(by_start: Callable[[Batch], Tensor], groups: Sequence[EpisodeGroup], pad_id: int) -> float:
+def kl_to_start(
+    by_start: Callable[[Batch], Tensor], groups: Sequence[EpisodeGroup], pad_id: int, at_once: int | None = None
+) -> float:
     """Divergence from the model that training began from, on the first episode of each group
-    that was not aborted: a few tokens tell well enough where the policy is."""
+    that was not aborted: a few tokens tell well enough where the policy is. `at_once`: the most
+    rows of a pass."""
     firsts = [next((one for one in group.episodes if not one.is_aborted), None) for group in groups]
     samples = [Sample(one, np.zeros(sum(one.trajectory.mask))) for one in firsts if one is not None]
     if not any(len(one.advantages_T) for one in samples):
         return 0.0
-    batch = batch_of(samples, pad_id=pad_id)
-    logprobs = by_start(batch).cpu()
-    is_scored_N_T = batch.is_scored_N_T
-    return kl_estimate(batch.engine_logprobs_N_T[is_scored_N_T].tolist(), logprobs[is_scored_N_T].tolist())
+    policy: list[float] = []
+    reference: list[float] = []
+    for own in _in_parts(samples, at_once):
+        batch = batch_of(own, pad_id=pad_id)
+        policy += batch.engine_logprobs_N_T[batch.is_scored_N_T].tolist()
+        reference += by_start(batch).cpu()[batch.is_scored_N_T].tolist()
+    return kl_estimate(policy, reference)
 
 
 def kl_estimate(policy_logprobs: Sequence[float], reference_logprobs: Sequence[float]) -> float:
@@ -156,15 +163,24 @@ def kl_estimate(policy_logprobs: Sequence[float], reference_logprobs: Sequence[f
     return float(np.mean(np.exp(log_ratio) - 1 - log_ratio))
 
 
-def demonstration_loss(model: Any, demonstrations: Sequence[TokenRow], pad_id: int) -> float:
-    """Mean cross-entropy per agent token, as in supervised fine-tuning."""
-    input_ids = pad_right([row.input_ids for row in demonstrations], pad_id)
-    labels = pad_right([labels_of(row.input_ids, row.mask) for row in demonstrations], IGNORED)
-    zeros, places = torch.zeros(labels[:, 1:].shape), torch.arange(len(demonstrations))
-    batch = Batch(input_ids, labels, zeros, zeros, (labels[:, 1:] != IGNORED).sum(1), places > 0, places)
-    with torch.no_grad():
-        logprobs = score(model, batch.to(next(model.parameters()).device), 1.0).logprobs
-    return float(-logprobs.double().sum() / batch.lengths_N.sum())
+def demonstration_loss(
+    model: Any, demonstrations: Sequence[TokenRow], pad_id: int, at_once: int | None = None
+) -> float:
+    """Mean cross-entropy per agent token, as in supervised fine-tuning. `at_once`: the most rows
+    of a pass."""
+    device, total = next(model.parameters()).device, 0.0
+    for rows in _in_parts(demonstrations, at_once):
+        input_ids = pad_right([row.input_ids for row in rows], pad_id)
+        labels = pad_right([labels_of(row.input_ids, row.mask) for row in rows], IGNORED)
+        with torch.no_grad():
+            total += float(agent_scores(model, input_ids.to(device), labels.to(device)).logprobs.double().sum())
+    # a row's first token has nothing before it
+    return -total / sum(sum(row.mask[1:]) for row in demonstrations)
+
+
+def _in_parts(rows: Sequence[T], at_once: int | None) -> Iterator[Sequence[T]]:
+    size = at_once or len(rows)
+    return (rows[start : start + size] for start in range(0, len(rows), size))
 
 
 def engine_gap(updates: Updates, params: OnlineParams) -> dict[str, float]:

@@ -51,11 +51,13 @@ class DevParams(Section):
 
 
 class OnlineParams(Section):
-    """Episodes of the policy in training, credit for what it wrote, and `updates_per_step`
-    optimizer steps on them. It ends after `max_steps`, or earlier when `max_generated_tokens` have
-    been written in training. `average`: the loss is a mean over the step's tokens (DAPO), over
-    episodes of the mean of each (GRPO), or the sum over tokens through episodes times
-    `agent.max_context_tokens` (Dr. GRPO)."""
+    """Episodes of the policy in training, credit for what it wrote, and `updates_per_step` passes
+    over them (TRL's `num_iterations`, verl's `ppo_epochs`). It ends after `max_steps`, or earlier
+    when `max_generated_tokens` have been written in training. `minibatches`: parts that a pass is
+    cut into, an optimizer step each (verl's train_batch_size / `ppo_mini_batch_size`): equal
+    numbers of whole groups, shuffled once a step. `average`: the loss is a mean over the tokens of
+    the minibatch, as verl's is (DAPO), over its episodes of the mean of each (GRPO), or the sum
+    over its tokens through its episodes times `agent.max_context_tokens` (Dr. GRPO)."""
 
     example: ClassVar[str] = (
         "{max_steps: 88, max_generated_tokens: null, tasks_per_step: 16, group_size: 8, temperature: 1.0, "
@@ -72,6 +74,7 @@ class OnlineParams(Section):
     group_size: Annotated[int, Field(ge=2, le=100_000)]
     temperature: Annotated[float, Field(gt=0, le=2)]
     updates_per_step: SmallCount
+    minibatches: SmallCount = 1
     max_staleness: Literal[0, 1]
     sampling: SamplingParams
     join: ReplayParams
@@ -109,9 +112,17 @@ class OnlineParams(Section):
 
     def _contradictions(self) -> Iterator[str]:
         credit, order, refills = self.credit, self.sampling.order.type, self.sampling.max_refills
-        if not isinstance(self.objective, PolicyGradient) and self.updates_per_step == 1:
+        if not isinstance(self.objective, PolicyGradient) and self.updates_per_step * self.minibatches == 1:
             # at the first update the ratio to the policy that sampled is 1
-            yield f"objective is {self.objective.type} and updates_per_step is 1: nothing can be clipped; take two"
+            yield (
+                f"objective is {self.objective.type}, updates_per_step is 1 and minibatches 1: nothing can be clipped; "
+                "take two of either"
+            )
+        if self.tasks_per_step % self.minibatches:
+            yield (
+                f"tasks_per_step is {self.tasks_per_step} and minibatches {self.minibatches}: a part would have more "
+                "groups than another; take a number that divides it"
+            )
         looks_back = [
             *([f"sampling.order is {order}"] if order != "uniform" else []),
             *([f"sampling.max_refills is {refills}"] if refills else []),

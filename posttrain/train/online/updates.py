@@ -1,6 +1,7 @@
 """Batches and optimizer steps: a step's episodes as padded tensors, their log-probabilities,
 loss and gradients."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from posttrain.models import distributed
-from posttrain.models.parts import add_gradients
+from posttrain.models.params import MAX_GRAD_NORM
+from posttrain.models.parts import add_gradients, in_threads
 from posttrain.models.token_logprobs import IGNORED, TokenScores, agent_scores, labels_of, pad_right
 from posttrain.train.advantages.groups import FloatArray
 from posttrain.train.losses import NoKl, clip_side, expert_losses, importance_weights, kl_estimates, token_losses
@@ -20,7 +22,6 @@ from posttrain.train.online.params import LossMean, OnlineParams
 from posttrain.train.replay import EditReplay, ExpertReplay
 from posttrain.types import ScoredEpisode
 
-MAX_GRAD_NORM = 1.0
 NUM_MICRO_BATCHES = 8  # of a process's share of a step: rows of one length stand together, little is padding
 
 
@@ -42,7 +43,8 @@ class Sample:
 class Batch:
     """Rows padded on the right. Labels are the ids where the agent wrote them, else `IGNORED`;
     (N, T-1) are of token t+1 in column t, 0 where not the agent's. `lengths_N`: agent tokens.
-    `places_N`: places among the step's samples."""
+    `places_N`: places among the step's samples, -1 of an idle row, which has no token of the
+    agent's."""
 
     input_ids_N_T: Tensor
     labels_N_T: Tensor
@@ -86,23 +88,26 @@ def batch_of(samples: Sequence[Sample], *, pad_id: int) -> Batch:
 
 def own_micro_batches(samples: Sequence[Sample], pad_id: int, at_once: int | None = None) -> list[Batch]:
     """This process's share of `samples`, in micro-batches of one length, of at most `at_once`
-    rows: as many in every process, each with a row."""
+    rows: as many in every process."""
     share = len(samples) / distributed.count()
     # a step's rows are the same however they are cut: its loss is a sum over all
-    count = NUM_MICRO_BATCHES if at_once is None else math.ceil(math.ceil(share) / at_once)
-    return split_by_length(batch_of(samples, pad_id=pad_id), max(min(count, int(share)), 1))
+    count = min(NUM_MICRO_BATCHES, max(int(share), 1))
+    if at_once is not None:
+        # of the largest share, though a smaller one may then have fewer rows than micro-batches
+        count = math.ceil(math.ceil(share) / at_once)
+    return split_by_length(batch_of(samples, pad_id=pad_id), count)
 
 
 def split_by_length(batch: Batch, num_micro_batches: int) -> list[Batch]:
     """This process's rows in micro-batches of rising length, without columns that are all
-    padding; with fewer rows some are empty."""
+    padding; with fewer rows some have an idle one."""
     # consecutive rows, so that processes together have the step in its order
     own = np.array_split(np.arange(len(batch.places_N)), distributed.count())[distributed.index()]
     # the place of each row's last token of the agent's: nothing behind it has a loss
     widths_N = (batch.labels_N_T != IGNORED).long() * torch.arange(batch.labels_N_T.shape[1])
     last_N = widths_N.max(1).values[torch.from_numpy(own)]
     return [
-        _cut(batch, torch.from_numpy(own)[places], int(last_N[places].max()) + 1 if len(places) else 2)
+        _cut(batch, torch.from_numpy(own)[places], int(last_N[places].max()) + 1) if len(places) else _idle(batch)
         for places in torch.argsort(last_N, stable=True).tensor_split(num_micro_batches)
     ]
 
@@ -127,6 +132,19 @@ def samples_with_signal(samples: Sequence[Sample], params: OnlineParams) -> list
     return kept + idle[: max(distributed.count() - len(kept), 0)]
 
 
+def minibatches_of(
+    groups: Sequence[Sequence[Sample]], params: OnlineParams, *, seed: int, step: int
+) -> list[list[Sample]]:
+    """Samples of each optimizer step of a pass: those of whole groups, as many groups in each but
+    for a step that has fewer than `tasks_per_step`. Parts without a signal are left out."""
+    order = np.arange(len(groups))
+    if params.minibatches > 1:
+        # four numbers, which no other draw from the run's seed has
+        order = np.random.default_rng([seed, step, 0, 1]).permutation(order)
+    parts = [[one for place in own for one in groups[place]] for own in np.array_split(order, params.minibatches)]
+    return [part for part in parts if has_signal(part, params)]
+
+
 def has_signal(samples: Sequence[Sample], params: OnlineParams) -> bool:
     return bool(samples) and (has_loss_everywhere(params) or not all(one.is_idle for one in samples))
 
@@ -139,8 +157,8 @@ def has_loss_everywhere(params: OnlineParams) -> bool:
 def weights_of(
     micro_batches: Sequence[Batch], samples: Sequence[Sample], params: OnlineParams, max_context_tokens: int
 ) -> list[Tensor]:
-    """Weights of each micro-batch's rows, (N,), in the step's loss. `samples`: all of the step,
-    of every process, also those without a signal."""
+    """Weights of each micro-batch's rows, (N,), in the loss of an optimizer step. `samples`: all
+    of that step's minibatch, of every process, also those without a signal."""
     num_tokens = sum(len(one.advantages_T) for one in samples)
     counts = {"num_tokens": num_tokens, "num_episodes": len(samples), "max_tokens": max_context_tokens}
     return [token_weights(batch.lengths_N, average=params.average, **counts) for batch in micro_batches]
@@ -149,7 +167,7 @@ def weights_of(
 def token_weights(
     lengths_N: Tensor, *, average: LossMean, num_tokens: int, num_episodes: int, max_tokens: int
 ) -> Tensor:
-    """Weight of a token's loss in the step's, shape (N,), by the counts of the whole step.
+    """Weight of a token's loss in the minibatch's, shape (N,), by the counts of all of it.
 
     Of two episodes with 1 and 3 tokens: `tokens` (DAPO) 1/4 each; `episodes` (GRPO) 1/2 and 1/6;
     `max_tokens` (Dr. GRPO, arXiv 2503.20783) 1/(2 · max_tokens) each.
@@ -238,18 +256,25 @@ def learn(
     accelerator: Accelerator,
     learner: Any,
     optimizer: torch.optim.Optimizer,
-    micro_batches: Sequence[Batch],
+    minibatches: Sequence[Sequence[Batch]],
     weights: Sequence[Tensor],
     references: Sequence[Tensor | None],
-    kl_weight: float,
     params: OnlineParams,
+    *,
+    kl_weight: float,
+    max_grad_norm: float = MAX_GRAD_NORM,
 ) -> Updates:
-    """Make `updates_per_step` optimizer steps, but none by a gradient whose norm is not finite:
-    weights and momentum stay as they are. `references`: log-probs by the model that training began
-    from, for the KL term."""
+    """Make `updates_per_step` passes of an optimizer step on each minibatch, which is its
+    micro-batches; none by a gradient whose norm is not finite: weights and momentum stay as they
+    are. `weights`, `references`: of each micro-batch in turn, the latter the log-probs by the model
+    that training began from, for the KL term."""
     updates = Updates()
-    updates.micro_batches = micro_batches
-    places = range(len(micro_batches))
+    updates.micro_batches = micro_batches = [batch for own in minibatches for batch in own]
+    ends = itertools.accumulate(map(len, minibatches))
+
+    @torch.no_grad()
+    def logprobs_of(batch: Batch) -> Tensor:
+        return score(learner, batch.to(accelerator.device), params.temperature).logprobs
 
     def loss_of(place: int) -> tuple[Tensor, Tensor]:
         batch = micro_batches[place].to(accelerator.device)
@@ -267,16 +292,18 @@ def learn(
         )
         return loss * distributed.count(), now.logprobs.detach()  # gradients are averaged over processes
 
-    for _ in range(params.updates_per_step):
+    if len(minibatches) > 1:
+        # of all, before the first update moves the policy: ratios are to where the step began
+        updates.before = list(in_threads(logprobs_of, micro_batches))
+    passes = [range(end - len(own), end) for own, end in zip(minibatches, ends, strict=True)] * params.updates_per_step
+    for places in passes:
         # gradients of all micro-batches add up before the one step
         logprobs = add_gradients(learner, loss_of, places, backward=accelerator.backward)
         # of the first update: later ones are compared with where the step began
         updates.before = updates.before or logprobs
-        for place in places:
-            updates.observe(
-                logprobs[place] - updates.before[place], micro_batches[place].to(accelerator.device), params
-            )
-        updates.grad_norms.append(float(accelerator.clip_grad_norm_(learner.parameters(), MAX_GRAD_NORM)))
+        for place, now in zip(places, logprobs, strict=True):
+            updates.observe(now - updates.before[place], micro_batches[place].to(accelerator.device), params)
+        updates.grad_norms.append(float(accelerator.clip_grad_norm_(learner.parameters(), max_grad_norm)))
         # all processes make the step, or none
         is_finite = all(map(math.isfinite, distributed.gather(updates.grad_norms[-1])))
         updates.is_skipped.append(not is_finite)
@@ -304,4 +331,19 @@ def _cut(batch: Batch, places: Tensor, width: int) -> Batch:
         batch.lengths_N[places],
         batch.is_expert_N[places],
         batch.places_N[places],
+    )
+
+
+def _idle(batch: Batch) -> Batch:
+    """The beginning of a row, of which nothing is learnt: no model takes a batch without a row, and
+    processes exchange gradients in every pass."""
+    ids, nothing = batch.input_ids_N_T[:1, :2], torch.zeros(1, 1)
+    return Batch(
+        input_ids_N_T=ids,
+        labels_N_T=torch.full_like(ids, IGNORED),
+        advantages_N_T=nothing,
+        engine_logprobs_N_T=nothing,
+        lengths_N=torch.tensor([0]),
+        is_expert_N=torch.tensor([False]),
+        places_N=torch.tensor([-1]),
     )

@@ -17,7 +17,7 @@ import torch
 from posttrain.data.schemas import trajectory_columns, trajectory_from_columns
 from posttrain.models import distributed
 from posttrain.models.codec import TokenRow
-from posttrain.models.params import OptimizerKind
+from posttrain.models.params import OptimizerParams
 from posttrain.rollout.episode_sampler import Stream, episode_seeds
 from posttrain.rollout.generator import RolloutBatch, RolloutSchedule
 from posttrain.runtime.exits import DataError
@@ -33,15 +33,17 @@ from posttrain.types import ScoredEpisode, Task
 
 PLAYED, DEV = "played.jsonl", "dev.json"  # files of a round's folder
 REPLAYED = "replayed"  # kind of row
+INHERITED = {"optimizer", "max_grad_norm", "betas", "weight_decay"}  # from the knobs of train_policy
 
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """The model in training, with its optimizer and seed."""
+    """The model in training, with its optimizer and seed; the learning rate and its warm-up are
+    those of the rounds."""
 
     model: Any
     tokenizer: Any
-    optimizer: OptimizerKind
+    optimizer_params: OptimizerParams
     checkpoint_every_steps: int
     seed: int
 
@@ -149,11 +151,11 @@ def _fine_tune(
         shares=shares | {REPLAYED: params.replay_frac},
         dev_rows=[],
         params=TrainSftParams(
+            **learner.optimizer_params.model_dump(include=INHERITED),
             max_steps=params.max_steps,
             batch_size=params.batch_size,
             lr=params.lr,
             lr_warmup_frac=params.lr_warmup_frac,
-            optimizer=learner.optimizer,
             label_weights={},
             eval_every_steps=min(learner.checkpoint_every_steps, params.max_steps),
             early_stopping_patience=1,

@@ -65,15 +65,8 @@ def test_each_part_reaches_the_weights_and_tells_the_same_metrics(tmp_path, plai
     assert all(np.isfinite(value) for line in lines for value in line.values())
 
 
-REMEMBERING = ["a coin", "states", "critic apart", "critic on the trunk", "expert", "best", "hints", "adaptive kl"]
-REMEMBERING += ["greso", "pools", "horizon", "budget"]
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["task mean", "spread", "ahead", *(pytest.param(name, marks=pytest.mark.needs_killed) for name in REMEMBERING)],
-)
-def test_each_part_that_remembers_is_gone_on_with_after_a_kill(tmp_path, name):
+@pytest.mark.parametrize("name", ["task mean", "spread", "ahead"])
+def test_parts_that_remember_are_gone_on_with_after_a_kill(tmp_path, name):
     code, expected = train("online", tmp_path / "whole", tasks_per_step=4, **chosen(name))
     assert code == 0
     train("online", tmp_path / "cut", Death(after=6), tasks_per_step=4, **chosen(name))
