@@ -119,9 +119,9 @@ def test_a_skipped_update_leaves_the_momentum_as_it_was(tmp_path, monkeypatch, o
     def tensors_of(optim):
         return [leaf for leaf in tree_leaves(optim.state_dict()) if isinstance(leaf, torch.Tensor)]
 
-    def learn(accelerator, learner, optim, *args):
+    def learn(accelerator, learner, optim, *args, **how):
         before = copy.deepcopy(tensors_of(optim))
-        found = updates.learn(accelerator, learner, optim, *args)
+        found = updates.learn(accelerator, learner, optim, *args, **how)
         is_kept.append(len(before) > 0 and all(map(torch.equal, before, tensors_of(optim))))
         assert all(weight.grad is None for weight in learner.parameters())
         return found

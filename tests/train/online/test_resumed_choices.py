@@ -162,6 +162,8 @@ class Scripted:
 
     def sleep(self): ...
 
+    def refuse_many_aborted(self, episodes): ...
+
     def run(self, tasks, seeds, *, prefix_fracs=()):
         return [
             played(task, seed, given)
