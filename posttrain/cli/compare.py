@@ -81,9 +81,9 @@ def dashboard(port: int) -> None:
     the printed address has a key."""
     from posttrain.report.comparison.dashboard import Dashboard
 
-    with Dashboard(Path(), port) as server:
-        print(f"the dashboard, until Ctrl-C: {server.address}", flush=True)
-        server.serve_forever()
+    server = Dashboard(Path(), port)
+    print(f"the dashboard, until Ctrl-C: {server.address}", flush=True)
+    server.serve_forever()
 
 
 def _write(file: Path | None, text: Callable[[], str]) -> None:

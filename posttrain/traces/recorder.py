@@ -29,6 +29,7 @@ from yarl import URL
 
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.limits import MAX_ANSWER_BYTES, clip, reason
+from posttrain.runtime.loopback import LOOPBACK, stranger
 from posttrain.runtime.redaction import redact
 from posttrain.runtime.sqlite import transaction
 from posttrain.traces.exchanges import TABLE, Exchange, pack
@@ -36,7 +37,6 @@ from posttrain.traces.location import VARIABLE, max_store_bytes, trace_location
 from posttrain.traces.store import open_to_write, typed_errors
 from posttrain.traces.writer import make_room
 
-LOOPBACK = "127.0.0.1"
 _LAST = re.compile(  # where a client may take a stream for complete
     rb'^data: ?\[DONE\]|"finish_reason": ?"|"type": ?"(?:response\.(?:completed|failed|incomplete)|error)"',
     re.MULTILINE,
@@ -144,9 +144,7 @@ class Recorder:
                 await runner.cleanup()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        own = [f"{host}:{self._port}" for host in (LOOPBACK, "localhost")]
-        # A site whose name was made to lead to this machine, or a page of another in a browser.
-        if request.host not in own or request.headers.get("Origin", f"http://{own[0]}")[7:] not in own:
+        if stranger(request.headers, self._port):
             return _error(403, "this server answers programs of this machine, and no other site's pages")
         if not request.raw_path.startswith("/v1/"):
             return _error(404, f"{request.raw_path[:200]} is not forwarded; the base URL ends in /v1")

@@ -17,6 +17,7 @@ from posttrain.rollout.episodes import run_episodes
 from posttrain.traces.store import open_to_read
 from posttrain.traces.values import TracedEpisode
 from posttrain.types import Outcome
+from tests.loopback import serving
 from tests.rollout.lock_world import LIMITS, LockDomain, arguments_of, call, lock_task, say
 from tests.traces.episodes import record
 from tests.waiting import wait_until
@@ -75,14 +76,8 @@ def served(folder):
         return contextlib.closing(open_to_read(folder / "traces.db"))
 
     page = DebugPage(Source(open_store, session_of), who="me", code="abc", edits=folder / "edits.parquet")
-    server = DebugServer(page, rendered(TEMPLATE, title="Debugger"))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with serving(DebugServer(page, rendered(TEMPLATE, title="Debugger"))) as server:
         yield server
-    finally:
-        server.should_exit = True
-        thread.join(30)
 
 
 def asked(server, path, body=b"{}", *, method="POST", **headers):
