@@ -144,6 +144,17 @@ def groups(connection: sqlite3.Connection, run: int) -> list[Group]:
     ]
 
 
+def others_of_group(connection: sqlite3.Connection, episode: int) -> list[int]:
+    """The other episodes that the run played of the task in the same step and part, newest
+    first."""
+    rows = connection.execute(
+        "SELECT o.id FROM episodes e JOIN episodes o ON o.run = e.run AND o.task = e.task AND o.part = e.part "
+        "AND o.step IS e.step WHERE e.id = ? AND o.id != e.id ORDER BY o.id DESC",
+        (episode,),
+    )
+    return [other for (other,) in rows]
+
+
 def trainings(connection: sqlite3.Connection) -> list[int]:
     """The runs whose episodes have optimizer steps, newest first."""
     statement = "SELECT DISTINCT run FROM episodes WHERE step IS NOT NULL ORDER BY run DESC"

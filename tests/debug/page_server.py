@@ -7,7 +7,7 @@ import json
 import threading
 from dataclasses import replace
 
-from posttrain.debug.page import TEMPLATE, DebugPage, Source
+from posttrain.debug.page import TEMPLATE, DebugPage
 from posttrain.debug.player import Player
 from posttrain.debug.server import DebugServer
 from posttrain.debug.session import Session
@@ -75,7 +75,7 @@ def served(folder):
     def open_store():
         return contextlib.closing(open_to_read(folder / "traces.db"))
 
-    page = DebugPage(Source(open_store, session_of), who="me", code="abc", edits=folder / "edits.parquet")
+    page = DebugPage(open_store, session_of, who="me", code="abc", edits=folder / "edits.parquet")
     with serving(DebugServer(page, rendered(TEMPLATE, title="Debugger"))) as server:
         yield server
 

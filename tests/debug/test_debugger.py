@@ -116,7 +116,7 @@ def test_what_is_wrong_is_explained_and_changes_nothing(session):
         "save": "there is no edited message to verify",
         "tokens": "tokens are a model's",
         "compare 0": "not enough values to unpack",
-        "compare 0 7": "there are the branches 0 to 0",
+        "compare 0 7": "there is no branch 7: there are 0 to 0",
         "offer open": "the world has no tool 'open'; it has try_code, jam",
         "mode fast": "mode stub, pin or live",
         "break entropy 1": "entropies are a model's",
