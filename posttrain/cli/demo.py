@@ -48,7 +48,7 @@ def demo(knobs: Sequence[str]) -> None:
 def _prepare(folder: Path, knobs: Mapping[str, Any]) -> None:
     """A copy of the tree with small knobs. Raises ConfigurationError outside of a clone."""
     from posttrain.experiments.plan import Variant, with_knobs
-    from posttrain.pipeline.tree_copy import commit_tree, copy_tree
+    from posttrain.pipeline.git import commit_tree, copy_tree
 
     root = Path.cwd()
     if not (root / "dvc.yaml").is_file():

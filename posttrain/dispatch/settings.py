@@ -2,7 +2,6 @@
 refused."""
 
 import re
-import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -28,7 +27,7 @@ class _Section(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class S3Section(_Section):
+class S3Remote(_Section):
     """The bucket for trees, inputs, checkpoints and results where no disk is shared. Keys come from
     the environment alone.
 
@@ -36,12 +35,22 @@ class S3Section(_Section):
     `ship_every_s`.
     """
 
-    type: Literal["s3"]
+    type: Literal["s3"] = "s3"
     url: str = pydantic.Field(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9][A-Za-z0-9._-]*)*/?$")
     endpoint_url: str | None = pydantic.Field(None, pattern=r"^https?://[^\s/@?#]+(/[^\s@?#]*)?$")  # no user:password@
     region: str | None = pydantic.Field(None, pattern=r"^[A-Za-z0-9-]+$")
     patience_s: float = pydantic.Field(120.0, ge=0)
     ship_every_s: float = pydantic.Field(60.0, gt=0)
+
+    @property
+    def bucket(self) -> str:
+        return self.url.removeprefix("s3://").partition("/")[0]
+
+    @property
+    def prefix(self) -> str:
+        """Ends with `/`, or is empty."""
+        path = self.url.removeprefix("s3://").partition("/")[2].strip("/")
+        return f"{path}/" if path else ""
 
 
 class _Target(_Section):
@@ -51,7 +60,7 @@ class _Target(_Section):
     has further variables for its jobs (WANDB_MODE, HF_HOME, POSTTRAIN_ENGINE): a backend passes on
     none of the submitter's. It is stored with the job, so no keys."""
 
-    storage: S3Section | None = None
+    storage: S3Remote | None = None
     python: str | None = None
     environment: dict[str, str] = pydantic.Field(default_factory=dict)
 
@@ -148,21 +157,6 @@ class DispatchSettings(_Section):
     def is_local(self, target: str) -> bool:
         """True where its jobs run on this machine."""
         return isinstance(self.targets.get(target), LocalTarget)
-
-    def storage(self, target: str) -> S3Section | None:
-        """None where it shares a disk."""
-        found = self.targets.get(target)
-        return found.storage if found else None
-
-    def python(self, target: str) -> str:
-        """The interpreter that starts a job there."""
-        found = self.targets.get(target)
-        return (found.python if found else None) or sys.executable
-
-    def environment_on(self, target: str) -> dict[str, str]:
-        """A target's `environment`."""
-        found = self.targets.get(target)
-        return dict(found.environment) if found else {}
 
     def backend(self, target: str, root: Path, state: Path) -> Backend:
         """A target's backend, for the tree at `root`; `state` is a folder on a local disk for what

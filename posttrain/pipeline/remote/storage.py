@@ -5,8 +5,9 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
+from posttrain.dispatch.settings import S3Remote
 from posttrain.pipeline.job.single_stage import NOT_THERE
-from posttrain.pipeline.remote.names import JobFolder, S3Remote, options
+from posttrain.pipeline.remote.names import JobFolder, options
 from posttrain.pipeline.snapshot import Snapshot, copy_snapshot
 from posttrain.runtime.exits import DataError, Interrupted, as_error
 
