@@ -13,7 +13,7 @@ from posttrain.dispatch.records import JobRecords
 from posttrain.dispatch.settings import DispatchSettings
 from posttrain.pipeline.remote.storage import S3, SharedDisk, Storage
 from posttrain.runtime.state import JOBS, TRACES, private_folder
-from posttrain.traces.location import VARIABLE
+from posttrain.traces.store import VARIABLE
 
 _POLL_S, _LOCAL_POLL_S = 0.5, 0.1  # to ask this machine is to read two small files
 

@@ -32,8 +32,7 @@ from posttrain.runtime.loopback import LOOPBACK, stranger
 from posttrain.runtime.redaction import redact
 from posttrain.runtime.sqlite import transaction
 from posttrain.traces.exchanges import TABLE, Exchange, pack
-from posttrain.traces.location import VARIABLE, max_store_bytes, trace_location
-from posttrain.traces.store import open_to_write, typed_errors
+from posttrain.traces.store import VARIABLE, max_store_bytes, open_to_write, trace_location, typed_errors
 from posttrain.traces.writer import make_room
 
 _LAST = re.compile(  # where a client may take a stream for complete

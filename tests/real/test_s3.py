@@ -19,7 +19,7 @@ from posttrain.dispatch.settings import DispatchSettings
 from posttrain.pipeline.executor import StageExecutor
 from posttrain.pipeline.graph import read_graph
 from posttrain.pipeline.remote.checkpoints import CHECKPOINT, MARKER
-from posttrain.traces.location import VARIABLE
+from posttrain.traces.store import VARIABLE
 from tests.s3_server import BUCKET, KEYS, planted, serve
 from tests.traces.episodes import ids
 from tests.tracking.toy_pipeline import check_pipeline, make_experiment, run_pipeline
