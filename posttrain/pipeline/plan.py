@@ -97,7 +97,7 @@ class _Planning:
         changed += [change for knobs in stage.params for change in _changes_of_knobs(knobs)]
         is_of_deps_alone, are_inputs_same = len(changed) == len(of_deps), not changed
         changed += [f"{out.def_path} is {next(iter(out.status().values()))}" for out in stage.outs if out.status()]
-        if not _is_recorded(stage):
+        if not any(item.hash_info for item in (*stage.deps, *stage.outs)):
             changed = ["dvc.lock has nothing of it"]
         if not changed and not open_deps:
             return PlannedStage(name, Fate.CURRENT)
@@ -184,10 +184,6 @@ class _Planning:
     @cached_property
     def _runs(self) -> list[dict[str, Any]]:
         return read_runs(Path(self._repo.root_dir))
-
-
-def _is_recorded(stage: PipelineStage) -> bool:
-    return any(item.hash_info for item in (*stage.deps, *stage.outs))
 
 
 def _idle_deps(stage: PipelineStage) -> frozenset[str]:
