@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def add_check_world(commands: Commands) -> None:
-    """The command `check-world`."""
     command = add_command(commands, "check-world", check_world)
     command.add_argument("name", help="type of the world, or your own as module:name")
     command.add_argument("--params", type=Path, help="file with the world's section and the reward (params.yaml)")

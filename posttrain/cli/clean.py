@@ -29,7 +29,6 @@ class Place:
 
 
 def add_clean(commands: Commands) -> None:
-    """The command `clean`."""
     command = add_command(commands, "clean", clean)
     command.add_argument("names", nargs="*", metavar="NAME", help="places to empty; all are shown by default")
     command.add_argument("--yes", dest="is_agreed", action="store_true", help="remove the files")

@@ -11,7 +11,6 @@ _POINTS = 5.0  # `posttrain.evals.significance.MARGIN`, which takes a while to i
 
 
 def add_compare(commands: Commands) -> None:
-    """The commands `compare` and `dashboard`."""
     command = add_command(commands, "compare", compare)
     command.add_argument(
         "names",

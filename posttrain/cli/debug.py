@@ -28,7 +28,6 @@ LIVE_SPLITS, SFT = ("dev", "rl", "test"), Path("data/models/sft")
 
 
 def add_debug(commands: Commands) -> None:
-    """The commands `debug` and `edits`."""
     parser = add_command(commands, "debug", debug, parents=[episode_conditions()])
     parser.add_argument("episode", type=int, nargs="?", help="its number, or the newest that meets the conditions")
     parser.add_argument("--group", action="store_true", help="with the others of its group as branches")

@@ -22,7 +22,6 @@ FOLDER = STATE_DIR / "demo"
 
 
 def add_demo(commands: Commands) -> None:
-    """The command `demo`."""
     add_setting(add_command(commands, "demo", demo))
 
 

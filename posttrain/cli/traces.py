@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 
 def add_traces(commands: Commands) -> None:
-    """The command `traces` with its own, and `record`."""
     traces = add_commands(commands, "traces", "Find, show, export and replay recorded episodes.")
     conditions, one_episode = episode_conditions(), argparse.ArgumentParser(add_help=False)
     one_episode.add_argument(

@@ -68,7 +68,6 @@ class DebugPage:
 
     @property
     def is_playing(self) -> bool:
-        """True while a play runs."""
         return bool(self._playing)
 
     def run(self, name: str, given: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:

@@ -163,5 +163,4 @@ def _number(line: Mapping[str, Any], key: str) -> float | None:
 
 
 def _values(metrics: Sequence[Mapping[str, MetricValue]], key: str) -> list[float]:
-    """Values of a metric, of the steps that have it."""
     return [value for line in metrics if (value := _number(line, key)) is not None]

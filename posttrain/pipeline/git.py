@@ -24,7 +24,6 @@ def git(root: Path, *arguments: str, text: str | None = None, environment: Mappi
 
 
 def succeeds(root: Path, *arguments: str) -> bool:
-    """True if a git command exits with 0."""
     return _run(root, *arguments).returncode == 0
 
 

@@ -55,7 +55,6 @@ class Targets:
         return self._settings.backend(target, self._root, self._state) if self._settings.is_local(target) else None
 
     def cancel_all(self) -> None:
-        """Kill every job of the run."""
         with self._lock:
             places = list(self._made.values())
         for place in places:

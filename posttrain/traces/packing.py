@@ -97,7 +97,6 @@ def pack_task(task: Task) -> Row:
 
 
 def unpack_task(content: str) -> Task:
-    """The task of a row's `content`."""
     return task_from_columns(json.loads(content))
 
 

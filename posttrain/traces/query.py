@@ -105,7 +105,6 @@ def matching(connection: sqlite3.Connection, wanted: EpisodeFilter, *, limit: in
 
 
 def count_matching(connection: sqlite3.Connection, wanted: EpisodeFilter) -> int:
-    """Number of episodes that match."""
     where, values = _conditions(wanted)
     return int(connection.execute(f"SELECT count(*) FROM episodes e WHERE {where}", values).fetchone()[0])
 

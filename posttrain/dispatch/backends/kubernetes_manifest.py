@@ -85,7 +85,6 @@ def read_template(path: Path) -> dict[str, Any]:
 
 
 def manifest(spec: JobSpec, settings: KubernetesSettings, template: Mapping[str, Any]) -> dict[str, Any]:
-    """The batch/v1 Job to create."""
     job = copy.deepcopy(dict(template))
     folder, resources = str(spec.folder.resolve()), spec.resources
     metadata = job.setdefault("metadata", {})

@@ -147,7 +147,6 @@ def _run_stage(stage: str, store: ObjectStore, checkpoints: ShippedCheckpoints, 
 
 
 def _ship_records(store: ObjectStore, place: JobFolder, attempt: int) -> None:
-    """Ship traces, W&B's runs and costs."""
     for name in (TRACES, f"{TRACES}-wal"):
         if (STATE_DIR / name).exists():
             store.put(STATE_DIR / name, f"{place.traces}{attempt}/{name}")

@@ -58,7 +58,6 @@ class JobFolder:
 
     @property
     def wandb(self) -> str:
-        """Prefix of the packed runs of W&B."""
         return f"{self.prefix}wandb/"
 
     @property
@@ -70,5 +69,4 @@ class JobFolder:
         return f"{self.prefix}claims/{attempt}"
 
     def snapshot(self, attempt: int) -> str:
-        """The packed tree of an attempt."""
         return f"{self.prefix}snapshots/{attempt}.tar.gz"

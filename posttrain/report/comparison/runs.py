@@ -170,7 +170,6 @@ def read_commits(root: Path, commits: Sequence[Commit], *, policy: str = "policy
 
 
 def _commit(root: Path, name: str) -> Commit:
-    """The commit of a branch, tag or hash."""
     git(root, "rev-parse", "--git-dir")  # refuses a folder that is in no repository
     try:
         commit = git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
