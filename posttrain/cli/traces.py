@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 from posttrain.cli.command import Commands, add_command, add_commands
 from posttrain.runtime.exits import ConfigurationError, DataError, StageError
-from posttrain.traces.query import EpisodeFilter, count_matching, lines, matching, parse_steps, runs, similar_tool
+from posttrain.traces.query import (
+    EpisodeFilter,
+    count_matching,
+    episodes_table,
+    matching,
+    parse_steps,
+    runs_table,
+    similar_tool,
+)
 from posttrain.traces.store import VARIABLE, open_to_read, trace_location, typed_errors
 
 OF_EXCHANGES = ("since", "until", "request_id", "model", "session", "grep")
@@ -100,7 +108,7 @@ def _positive(text: str) -> int:
 def list_episodes(limit: int, recorded: bool, **conditions: Any) -> None:
     """The last recorded episodes that meet all conditions, newest first, and how many do; with
     --recorded exchanges of `posttrain record`."""
-    from posttrain.traces.show import episodes_table
+    from posttrain.traces.show import text_table
 
     conditions = split_conditions(conditions, is_recorded=recorded)
     if recorded:
@@ -108,9 +116,9 @@ def list_episodes(limit: int, recorded: bool, **conditions: Any) -> None:
         return
     with open_store() as connection:
         wanted = EpisodeFilter(**conditions)
-        found = lines(connection, matching(connection, wanted, limit=limit))
+        titles, found = episodes_table(connection, matching(connection, wanted, limit=limit))
         if found:
-            print(episodes_table(found))
+            print(text_table(titles, found))
         print(f"{len(found)} of {count_matching(connection, wanted):,} episodes that match")
         _hint(connection, wanted)
 
@@ -128,10 +136,10 @@ def split_conditions(given: Mapping[str, Any], *, is_recorded: bool) -> dict[str
 
 def list_runs() -> None:
     """Every start of a stage of which episodes are left, newest first."""
-    from posttrain.traces.show import runs_table
+    from posttrain.traces.show import text_table
 
     with open_store() as connection:
-        print(runs_table(runs(connection)))
+        print(text_table(*runs_table(connection)))
 
 
 def show(episode: int, recorded: bool) -> None:

@@ -27,7 +27,7 @@ from posttrain.rollout.prefix import recorded_turns
 from posttrain.runtime.control_chars import escape_control_chars
 from posttrain.runtime.exits import ConfigurationError, DataError, StageError
 from posttrain.runtime.limits import cut
-from posttrain.traces.query import EpisodeFilter, groups, matching, parse_steps, runs, trainings
+from posttrain.traces.query import EpisodeFilter, groups, matching, parse_steps, stages, trainings
 from posttrain.traces.reading import read_episodes
 from posttrain.traces.show import transcript
 from posttrain.traces.values import StoredEpisode
@@ -155,11 +155,11 @@ class DebugPage:
         with self._open_store() as connection:
             ids = matching(connection, wanted)
             found = list(islice(filter(has, read_episodes(connection, ids[:_MAX_READ])), _MAX_LISTED))
-            stages = sorted({one.stage for one in runs(connection)})
+            known = stages(connection)
         is_whole = not (failure or text) or len(ids) <= _MAX_READ
         searched = "" if is_whole else f", of which the newest {_MAX_READ:,} were searched"
         told = f"{len(found)} of {len(ids):,} episodes{searched}"
-        return {"episodes": [_listed(one) for one in found], "told": told, "stages": stages}
+        return {"episodes": [_listed(one) for one in found], "told": told, "stages": known}
 
     def _groups(self, run: int | None = None) -> dict[str, Any]:
         """The groups of a training's rollouts, those of the newest training by default."""
