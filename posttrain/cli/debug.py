@@ -190,7 +190,7 @@ def _serve(players: _Players, episode: int | None, at: int, port: int, *, who: s
         page.open(episode, at=at)
     print(f"the debugger, until Ctrl-C: {server.address}", flush=True)
     server.serve_forever()
-    if page.is_playing:
+    if page.playing:
         os._exit(0)  # the play's thread computes on, and torch aborts where Python ends around it
 
 

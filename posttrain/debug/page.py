@@ -47,7 +47,8 @@ _NumPlays = Annotated[int, Field(ge=1, le=256)]
 
 class DebugPage:
     """The commands of the page. `open_store` opens the trace store, `session_of` makes a session of
-    an episode with who plays on. `who` edits; `code` is the version of the tree."""
+    an episode with who plays on. `who` edits; `code` is the version of the tree. `playing` names
+    the play that runs, if one does."""
 
     def __init__(
         self,
@@ -63,19 +64,15 @@ class DebugPage:
         self._who, self._code, self._edits = who, code, edits
         self._stored: dict[int, StoredEpisode] = {}  # by branch
         self._suggested: dict[int, Suggestion] = {}  # by branch
-        self._lock, self._playing, self._since, self._progress = threading.Lock(), "", 0.0, (0, 0)
+        self._lock, self.playing, self._since, self._progress = threading.Lock(), "", 0.0, (0, 0)
         self._told: dict[str, Any] = {}  # of the play that ended last
-
-    @property
-    def is_playing(self) -> bool:
-        return bool(self._playing)
 
     def run(self, name: str, given: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
         """Run a command; the status of its answer, and the answer."""
         with self._lock:
-            if self._playing:
-                playing = {"name": self._playing, "seconds": time.monotonic() - self._since, "progress": self._progress}
-                error = {"error": f"{self._playing} is still running: wait until it ends"}
+            if self.playing:
+                playing = {"name": self.playing, "seconds": time.monotonic() - self._since, "progress": self._progress}
+                error = {"error": f"{self.playing} is still running: wait until it ends"}
                 return (202, {"playing": playing}) if name == "state" else (409, {**error, "playing": playing})
             if name == "state":
                 told, self._told = self._told, {}
@@ -86,7 +83,7 @@ class DebugPage:
             if name not in _PLAYS:
                 told = _told(command, given)
                 return 400 if "error" in told else 200, _clean({**told, **self._state()})
-            self._playing, self._since, self._progress = name, time.monotonic(), (0, 0)
+            self.playing, self._since, self._progress = name, time.monotonic(), (0, 0)
         play = threading.Thread(target=self._play, args=(command, given), daemon=True)
         play.start()
         play.join(_WAIT_S)
@@ -99,7 +96,7 @@ class DebugPage:
             told = _told(command, given)
         finally:
             with self._lock:
-                self._told, self._playing = told, ""
+                self._told, self.playing = told, ""
 
     def _commands(self) -> dict[str, Callable[..., Any]]:
         found: dict[str, Callable[..., Any]] = {"open": self.open, "episodes": self._episodes, "groups": self._groups}

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import pydantic
 
 from posttrain.dispatch.backend import Backend, Resources
+from posttrain.dispatch.backends.kubernetes_manifest import KubernetesSettings, Mount
 from posttrain.dispatch.backends.local import LocalBackend
 from posttrain.dispatch.backends.slurm import SlurmBackend
 from posttrain.runtime.control_chars import escape_control_chars
@@ -81,14 +82,6 @@ class SlurmTarget(_Target):
     options: tuple[str, ...] = ()
 
 
-class MountSection(_Section):
-    """A volume of `kubernetes_manifest.Mount`."""
-
-    path: str
-    source: dict[str, pydantic.JsonValue]
-    is_read_only: bool = False
-
-
 class KubernetesTarget(_Target):
     """A Kubernetes target (`kubernetes_manifest.KubernetesSettings`); without a `storage`, the
     folder of the tree must be mounted at its own path."""
@@ -97,7 +90,7 @@ class KubernetesTarget(_Target):
     python: str | None = "python"
     image: str
     namespace: str = "default"
-    mounts: tuple[MountSection, ...] = ()
+    mounts: tuple[Mount, ...] = ()
     user: int = pydantic.Field(1000, ge=0, le=2**31 - 1)
     queue: str | None = None
     secret: str | None = None
@@ -232,10 +225,7 @@ def _refuse_keys(settings: DispatchSettings) -> None:
 
 def _kubernetes_backend(target: KubernetesTarget, root: Path) -> Backend:
     from posttrain.dispatch.backends.kubernetes import KubernetesBackend
-    from posttrain.dispatch.backends.kubernetes_manifest import KubernetesSettings, Mount
 
-    mounts = tuple(Mount(mount.path, mount.source, mount.is_read_only) for mount in target.mounts)
     known = target.model_dump(exclude={"type", "mounts", "storage", "python", "environment"})
-    return KubernetesBackend(
-        KubernetesSettings(template=root / JOB_YAML, mounts=mounts, is_disk_shared=target.storage is None, **known)
-    )
+    known |= {"template": root / JOB_YAML, "mounts": target.mounts, "is_disk_shared": target.storage is None}
+    return KubernetesBackend(KubernetesSettings(**known))

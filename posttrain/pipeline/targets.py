@@ -33,7 +33,7 @@ class Targets:
 
     def __init__(self, settings: DispatchSettings, *, root: Path, state: Path, owner: str) -> None:
         self._settings, self._root, self._state, self._owner = settings, root, state, owner
-        self._records = JobRecords(state / JOBS)
+        self.records = JobRecords(state / JOBS)
         self._made: dict[str, Target] = {}
         self._lock = threading.Lock()
 
@@ -45,10 +45,6 @@ class Targets:
             if target not in self._made:
                 self._made[target] = self._make(target)
             return self._made[target]
-
-    @property
-    def records(self) -> JobRecords:
-        return self._records
 
     def local_backend(self, target: str) -> Backend | None:
         """Backend of a target whose jobs run on this machine; None for all others."""
@@ -64,10 +60,10 @@ class Targets:
         backend, place = self._settings.backend(target, self._root, self._state), self._settings.targets[target]
         is_local = self._settings.is_local(target)
         logs, poll_s = private_folder(self._state / LOGS), _LOCAL_POLL_S if is_local else _POLL_S
-        dispatcher = Dispatcher(backend, self._records, target=target, owner=self._owner, logs=logs, poll_s=poll_s)
+        dispatcher = Dispatcher(backend, self.records, target=target, owner=self._owner, logs=logs, poll_s=poll_s)
         python, environment = place.python or sys.executable, place.environment
         if place.storage is not None:
-            return Target(dispatcher, S3(place.storage, submitter=self._records.submitter, python=python), environment)
+            return Target(dispatcher, S3(place.storage, submitter=self.records.submitter, python=python), environment)
         if is_local:  # its jobs write their traces to the common store; elsewhere they lie with a job's other files
             traces = {} if VARIABLE in os.environ else {VARIABLE: str(self._state / TRACES)}
             # A WANDB_DIR by a relative path is the person's folder, and not the job's.

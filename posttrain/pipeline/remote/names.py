@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from posttrain.dispatch.settings import S3Remote
 from posttrain.runtime.exits import ConfigurationError
 
+RECORDS = ("snapshots", "claims", "traces", "wandb", "costs")  # what a job leaves beside its checkpoints
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """`--remote` and `--place`, which `options` writes."""
@@ -43,30 +45,13 @@ class JobFolder:
     def prefix(self) -> str:
         return f"jobs/{self}/"
 
-    @property
-    def checkpoints(self) -> str:
-        return f"{self.prefix}checkpoints/"
-
-    @property
-    def records(self) -> tuple[str, ...]:
-        """Prefixes of all but the checkpoints; an attempt's number follows each."""
-        return (f"{self.prefix}snapshots/", f"{self.prefix}claims/", self.traces, self.wandb, self.costs)
-
-    @property
-    def traces(self) -> str:
-        return f"{self.prefix}traces/"
-
-    @property
-    def wandb(self) -> str:
-        return f"{self.prefix}wandb/"
-
-    @property
-    def costs(self) -> str:
-        return f"{self.prefix}costs/"
+    def folder(self, kind: str) -> str:
+        """Prefix of `checkpoints`, or of one of `RECORDS`, where an attempt's number follows."""
+        return f"{self.prefix}{kind}/"
 
     def claim(self, attempt: int) -> str:
         """Made by the one process that runs an attempt."""
-        return f"{self.prefix}claims/{attempt}"
+        return f"{self.folder('claims')}{attempt}"
 
     def snapshot(self, attempt: int) -> str:
-        return f"{self.prefix}snapshots/{attempt}.tar.gz"
+        return f"{self.folder('snapshots')}{attempt}.tar.gz"
