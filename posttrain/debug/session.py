@@ -215,14 +215,13 @@ class Session:
             return f"{call.name}: {error}"
         return ""
 
-    def edit_arguments(self, arguments: str, *, number: int = 0) -> None:
-        """Put other arguments, as JSON, into a call of the turn's message."""
+    def edit_arguments(self, arguments: str) -> None:
+        """Put other arguments, as JSON, into the first call of the turn's message."""
         message = self.pending or self.message()
-        if message is None or number >= len(message.tool_calls):
-            raise ConfigurationError(f"the message at turn {self.at} has no call {number + 1}")
-        calls = list(message.tool_calls)
-        calls[number] = replace(calls[number], arguments=arguments)
-        self.edit_message(replace(message, tool_calls=tuple(calls)))
+        if message is None or not message.tool_calls:
+            raise ConfigurationError(f"the message at turn {self.at} has no call 1")
+        first, *others = message.tool_calls
+        self.edit_message(replace(message, tool_calls=(replace(first, arguments=arguments), *others)))
 
     def edit_call(self, name: str, arguments: str) -> None:
         """Put one call in place of the turn's message, which keeps its reasoning."""

@@ -52,11 +52,6 @@ class LockedStage:
     deps: Mapping[str, str]
     outs: Mapping[str, str]
 
-    @property
-    def key(self) -> str:
-        """Key of its record in `posttrain.provenance.run_records`."""
-        return result_key(self.deps, self.outs)
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunResults:
@@ -152,7 +147,7 @@ def read_commits(root: Path, commits: Sequence[Commit], *, policy: str = "policy
             problems |= dict.fromkeys(("tasks", *CURVES), "")
         arms, records, curves = values.pop("arms"), values.pop("costs"), {name: values.pop(name) for name in CURVES}
         # Results from another tree's cache have no costs on record.
-        keys = {name: stage.key for name, stage in values["stages"].items()} if records else {}
+        keys = {name: result_key(stage.deps, stage.outs) for name, stage in values["stages"].items()} if records else {}
         runs.append(
             RunResults(
                 name=commit.name,
