@@ -371,7 +371,8 @@
     if (action.view === "session") show("session");
     action.act();
   });
-  $("dialog").addEventListener("close", () => { document.activeElement.blur(); if (view === "session") document.querySelector("#turns .here .at")?.focus({ preventScroll: true }); });
+  // The event comes later than the closing: the next dialog may be open by then.
+  $("dialog").addEventListener("close", () => { if ($("dialog").open) return; document.activeElement.blur(); if (view === "session") document.querySelector("#turns .here .at")?.focus({ preventScroll: true }); });
   $("filter").onsubmit = (event) => { event.preventDefault(); search(); };
   $("run").onchange = () => drawMap({ run: Number($("run").value) });
   $("see-world").onclick = world;

@@ -49,4 +49,3 @@ def test_the_dashboard_lists_and_compares_branches(tmp_path):
         assert page.run("document.title") == "exp/a against main"
         assert [event for event in complaints(page) if "favicon" not in str(event)] == []
         assert {urlsplit(url).netloc for url in asked_for(page)} == {f"127.0.0.1:{server.port}"}
-        server.shutdown()
