@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from posttrain.pipeline.tree_copy import commit_tree, copy_tree
+from posttrain.pipeline.git import commit_tree, copy_tree
 from posttrain.runtime.plain_yaml import read_yaml
 
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -20,7 +20,7 @@ import aiohttp
 import numpy as np
 from aiohttp import web
 
-from posttrain.traces.recorder import LOOPBACK
+from posttrain.runtime.loopback import LOOPBACK
 
 DELTA = b'data: {"choices": [{"index": 0, "delta": {"content": "token "}, "finish_reason": null}]}\n\n'
 END = b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'

@@ -36,8 +36,7 @@ from posttrain.experiments.branches import PARAMS, check_branches, commit_result
 from posttrain.experiments.plan import Plan, Variant, read_plan, variants
 from posttrain.experiments.record import code_digest, of_today, read_arm, read_arms, record_file, write_arms
 from posttrain.experiments.verdicts import make_table, table_markdown
-from posttrain.pipeline.dedup_lock import lock_key
-from posttrain.pipeline.executor import StageExecutor
+from posttrain.pipeline.executor import StageExecutor, lock_key
 from posttrain.pipeline.git import edited_files, file_at
 from posttrain.report.comparison.page import comparison_page
 from posttrain.report.comparison.runs import read_runs

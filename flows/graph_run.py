@@ -30,7 +30,7 @@ from flows.local_server import keep_secret_from_jobs
 from posttrain.dispatch.backend import JobState, JobStatus
 from posttrain.pipeline.executor import StageExecutor
 from posttrain.pipeline.graph import StageNode
-from posttrain.pipeline.run_status import RunStatus, preempted
+from posttrain.pipeline.run_status import RunStatus, preempted, stages_markdown
 from posttrain.report.run_page import write_run_page
 from posttrain.report.table import summary_markdown, summary_table
 from posttrain.runtime.exits import Interrupted
@@ -66,7 +66,8 @@ def run_graph(runs: StageExecutor, reports: Path, targets: Collection[str] = ())
         runs.stop()
         raise
     runs.close()
-    create_markdown_artifact(status.table(), key="stages", description="what ran, for how long, and how it ended")
+    table = stages_markdown(nodes, status.outcomes)
+    create_markdown_artifact(table, key="stages", description="what ran, for how long, and how it ended")
     if runs.is_stopped:
         return Cancelled(message="it was cancelled; run it again, what is done is kept")
     if failed := status.failed():
@@ -115,7 +116,7 @@ def run_stage(node: StageNode, runs: StageExecutor, status: RunStatus) -> State[
         outcome = runs.run(node, log.info, _show)
     except Interrupted as error:
         return Cancelled(message=str(error))
-    status.finish(node.name, outcome)
+    status.outcomes[node.name] = outcome
     if outcome.state == "cached":
         return Completed(name="Cached", message="DVC had nothing to run")
     if outcome.state == "completed":

@@ -150,5 +150,6 @@ def test_whatever_a_stage_reads_is_written_by_another_or_kept_in_git(graph):
 
 
 def test_the_policies_are_evaluated_side_by_side_and_the_report_comes_last(graph):
-    assert {node.item for node in graph if node.stage == "evaluate"} == {"teacher", "base", "sft", "policy"}
+    evaluated = {node.name for node in graph if node.stage == "evaluate"}
+    assert evaluated == {f"evaluate@{name}" for name in ("teacher", "base", "sft", "policy")}
     assert graph[-1].name == "report"

@@ -2,10 +2,9 @@
 
 import json
 import sys
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from posttrain.cli.command import Commands, add_command
 from posttrain.config.named_world import PARAMS, domain_of, read_settings, reward_of, section_of
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 
 
 def add_check_world(commands: Commands) -> None:
-    """The command `check-world`."""
     command = add_command(commands, "check-world", check_world)
     command.add_argument("name", help="type of the world, or your own as module:name")
     command.add_argument("--params", type=Path, help="file with the world's section and the reward (params.yaml)")
@@ -37,8 +35,9 @@ def check_world(name: str, params: Path | None, num_tasks: int, as_json: bool) -
     domain = domain_of(section)
     rule, whose = reward_of(domain, settings, (params or PARAMS).name)
     checked = check(lambda: domain_of(section), counts_of(section, num_tasks), rule, section=section)
-    print(json.dumps(_record(checked, whose), indent=2, ensure_ascii=False) if as_json else page(checked, whose))
     broken = [finding for finding in checked.findings if finding.state == "FAILED"]
+    record = {**asdict(checked), "reward": whose, "is_kept": not broken}
+    print(json.dumps(record, indent=2, ensure_ascii=False) if as_json else page(checked, whose))
     if broken:
         sys.stdout.flush()
         raise DataError(f"the world {checked.world} breaks {len(broken)} rules: mend it before training on it")
@@ -69,7 +68,3 @@ def page(checked: "Checked", whose: str) -> str:
     num_broken, num_untried = states.count("FAILED"), states.count("not tried")
     lines.append(f"{states.count('ok')} rules hold, {num_broken} broken, {num_untried} not tried")
     return "\n".join(lines)
-
-
-def _record(checked: "Checked", whose: str) -> Mapping[str, Any]:
-    return {**asdict(checked), "reward": whose, "is_kept": checked.is_kept}

@@ -12,7 +12,7 @@ from posttrain.dispatch.records import JobRecords, Owner
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.runtime.locks import is_held
 from posttrain.runtime.state import JOBS, RUNS, STATE_DIR, TRACES, WANDB
-from posttrain.traces.location import trace_location
+from posttrain.traces.store import trace_location
 
 CHECKPOINTS, EXPERIMENTS = STATE_DIR / "checkpoints", STATE_DIR / "experiments"
 WANDB_RUNS = (STATE_DIR / WANDB, Path(WANDB))  # a stage's, and those of `wandb` by hand
@@ -29,7 +29,6 @@ class Place:
 
 
 def add_clean(commands: Commands) -> None:
-    """The command `clean`."""
     command = add_command(commands, "clean", clean)
     command.add_argument("names", nargs="*", metavar="NAME", help="places to empty; all are shown by default")
     command.add_argument("--yes", dest="is_agreed", action="store_true", help="remove the files")

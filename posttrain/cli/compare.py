@@ -11,7 +11,6 @@ _POINTS = 5.0  # `posttrain.evals.significance.MARGIN`, which takes a while to i
 
 
 def add_compare(commands: Commands) -> None:
-    """The commands `compare` and `dashboard`."""
     command = add_command(commands, "compare", compare)
     command.add_argument(
         "names",
@@ -81,9 +80,9 @@ def dashboard(port: int) -> None:
     the printed address has a key."""
     from posttrain.report.comparison.dashboard import Dashboard
 
-    with Dashboard(Path(), port) as server:
-        print(f"the dashboard, until Ctrl-C: {server.address}", flush=True)
-        server.serve_forever()
+    server = Dashboard(Path(), port)
+    print(f"the dashboard, until Ctrl-C: {server.address}", flush=True)
+    server.serve_forever()
 
 
 def _write(file: Path | None, text: Callable[[], str]) -> None:

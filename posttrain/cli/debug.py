@@ -4,10 +4,10 @@ and keep the edits that help."""
 import getpass
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from sqlite3 import Connection
 from typing import TYPE_CHECKING, Any
 
 from posttrain.cli.command import Commands, add_command, add_commands
@@ -28,7 +28,6 @@ LIVE_SPLITS, SFT = ("dev", "rl", "test"), Path("data/models/sft")
 
 
 def add_debug(commands: Commands) -> None:
-    """The commands `debug` and `edits`."""
     parser = add_command(commands, "debug", debug, parents=[episode_conditions()])
     parser.add_argument("episode", type=int, nargs="?", help="its number, or the newest that meets the conditions")
     parser.add_argument("--group", action="store_true", help="with the others of its group as branches")
@@ -79,6 +78,8 @@ def debug(
     data/edits; nothing else is changed."""
     from posttrain.debug.terminal import Debugger
     from posttrain.provenance.code_version import read_version
+    from posttrain.traces.query import others_of_group
+    from posttrain.traces.reading import read_episodes
 
     players, who, code = _Players(model, endpoint, expert, params), getpass.getuser(), str(read_version(Path.cwd()))
     if live is not None:
@@ -97,9 +98,9 @@ def debug(
     assert episode is not None
     with open_store() as connection:
         stored = read_stored(connection, episode)
-        others = _others_of_group(connection, stored) if group else []
+        others = list(read_episodes(connection, others_of_group(connection, episode) if group else ()))
     session = players.session_of(stored)
-    session.add_recorded(others)
+    session.add_recorded([one.traced.trajectory for one in others])
     session.go_to(at)
     debugger = Debugger(session, who=who, code=code)
     if suggest:
@@ -119,27 +120,12 @@ def _newest(conditions: Mapping[str, Any]) -> int:
     return found[0]
 
 
-def _others_of_group(connection: Connection, stored: "StoredEpisode") -> list["Trajectory"]:
-    """The other episodes that the run played of the task, in the same step and part."""
-    from posttrain.traces.query import EpisodeFilter, matching
-    from posttrain.traces.reading import read_episodes
-
-    def place(one: "StoredEpisode") -> tuple[Any, ...]:
-        return one.run.uid, one.traced.step, one.traced.part
-
-    of_task = EpisodeFilter(stage=stored.run.stage, task_id=stored.traced.task.task_id)
-    found = read_episodes(connection, matching(connection, of_task))
-    is_other = (one for one in found if one.episode_id != stored.episode_id and place(one) == place(stored))
-    return [one.traced.trajectory for one in is_other]
-
-
 class _Players:
     """Makes the player that the options name. The model that played last stays loaded."""
 
     def __init__(self, model: Path | None, endpoint: str | None, expert: bool, params: Path | None) -> None:
         self._model, self._endpoint, self._expert, self.params = model, endpoint, expert, params
         self._last: tuple[object, Player] | None = None
-        self._reward: Callable[[], RuleReward | None] = lambda: None
 
     def player_of(self, domain: "Domain", agent: "AgentParams", by_default: Callable[[], Path]) -> "Player":
         """`by_default` is asked for a model where none of the options names who plays."""
@@ -159,14 +145,9 @@ class _Players:
         if self._last is None or self._last[0] != asked:
             world, agent = recorded_settings(stored.run, self.params)
             domain = make_domain(world)
-            self._last = asked, self.player_of(domain, agent, lambda: _model_of(stored.run))
-            self._reward = cache(lambda: _reward_of(domain, self.params or Path("params.yaml")))
+            player = self.player_of(domain, agent, lambda: _model_of(stored.run))
+            self._last = asked, replace(player, score=_scoring(domain, self.params or Path("params.yaml")))
         return Session(stored.traced.task, stored.traced.trajectory, self._last[1])
-
-    def score(self, episode: "Trajectory", task: "Task") -> "Trajectory":
-        """By the reward of params.yaml; unchanged where there is none."""
-        reward = self._reward()
-        return episode if reward is None else reward.score(episode, task)
 
 
 def _debug_live(players: _Players, split: "Split", num_tasks: int, condition: str, *, who: str, code: str) -> None:
@@ -181,30 +162,35 @@ def _debug_live(players: _Players, split: "Split", num_tasks: int, condition: st
     debug_live(LiveEpisodes(tasks, player, beside, condition, seed=knobs.seed), who=who, code=code)
 
 
-def _reward_of(domain: "Domain", params: Path) -> "RuleReward | None":
+def _scoring(domain: "Domain", params: Path) -> "Callable[[Trajectory, Task], Trajectory]":
+    """Scores by the reward of params.yaml; episodes stay as they are where there is none."""
     from posttrain.config.params import load_params
     from posttrain.rewards.total import load_reward
     from posttrain.worlds.catalog import score_names
 
-    try:
-        return load_reward(load_params(params).reward, score_names(domain))
-    except ConfigurationError as error:
-        print(f"branches have no reward: {error}", flush=True)
-        return None
+    @cache
+    def reward() -> "RuleReward | None":
+        try:
+            return load_reward(load_params(params).reward, score_names(domain))
+        except ConfigurationError as error:
+            print(f"branches have no reward: {error}", flush=True)
+            return None
+
+    return lambda episode, task: episode if (found := reward()) is None else found.score(episode, task)
 
 
 def _serve(players: _Players, episode: int | None, at: int, port: int, *, who: str, code: str) -> None:
-    from posttrain.debug.page import TEMPLATE, DebugPage, Source
+    from posttrain.debug.page import TEMPLATE, DebugPage
     from posttrain.debug.server import DebugServer
     from posttrain.report.html import rendered
 
-    page = DebugPage(Source(open_store, players.session_of, players.score), who=who, code=code)
+    page = DebugPage(open_store, players.session_of, who=who, code=code)
     server = DebugServer(page, rendered(TEMPLATE, title="Debugger"), port)
     if episode is not None:
         page.open(episode, at=at)
     print(f"the debugger, until Ctrl-C: {server.address}", flush=True)
     server.serve_forever()
-    if page.is_playing:
+    if page.playing:
         os._exit(0)  # the play's thread computes on, and torch aborts where Python ends around it
 
 

@@ -22,7 +22,6 @@ FOLDER = STATE_DIR / "demo"
 
 
 def add_demo(commands: Commands) -> None:
-    """The command `demo`."""
     add_setting(add_command(commands, "demo", demo))
 
 
@@ -48,7 +47,7 @@ def demo(knobs: Sequence[str]) -> None:
 def _prepare(folder: Path, knobs: Mapping[str, Any]) -> None:
     """A copy of the tree with small knobs. Raises ConfigurationError outside of a clone."""
     from posttrain.experiments.plan import Variant, with_knobs
-    from posttrain.pipeline.tree_copy import commit_tree, copy_tree
+    from posttrain.pipeline.git import commit_tree, copy_tree
 
     root = Path.cwd()
     if not (root / "dvc.yaml").is_file():

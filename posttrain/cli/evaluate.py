@@ -22,7 +22,6 @@ ENDPOINTS = STATE_DIR / "endpoints"
 
 
 def add_evaluate(commands: Commands) -> None:
-    """The command `evaluate`."""
     command = add_command(commands, "evaluate", evaluate)
     command.add_argument("model", help="a folder, a name of the hub, or with --endpoint as the endpoint calls it")
     add_world_arguments(command, is_required=True)
@@ -106,7 +105,6 @@ def _endpoint_player(
 
 
 def _file(model: str, world: "World", others: str) -> Path:
-    """File for the episodes of these settings."""
     settings = [model, os.environ.get("OPENAI_BASE_URL", ""), others, world.params.world.model_dump(mode="json")]
     text = json.dumps([*settings, world.scored.limits.model_dump(mode="json")], sort_keys=True)
     return private_folder(ENDPOINTS) / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"

@@ -9,7 +9,6 @@ from posttrain.cli.command import Commands, add_command
 
 
 def add_health(commands: Commands) -> None:
-    """The command `health`."""
     command = add_command(commands, "health", health)
     command.add_argument("file", type=Path, help="trajectories with rewards: JSONL, JSON or Parquet")
     command.add_argument("--format", dest="file_format", help="the file's format, where its records do not show it")

@@ -23,7 +23,6 @@ _LOOK_S = 0.5
 
 
 def add_jobs(commands: Commands) -> None:
-    """The command `jobs` with its own."""
     jobs = add_commands(commands, "jobs", "List, read, cancel and reconcile the jobs that flows started.")
     one_job = argparse.ArgumentParser(add_help=False)
     one_job.add_argument("job", metavar="JOB", help="a job's name from `posttrain jobs list`, or its beginning")

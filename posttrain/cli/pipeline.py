@@ -43,7 +43,6 @@ class Times:
 
 
 def add_pipeline(commands: Commands) -> None:
-    """The commands about the pipeline as a whole."""
     targets: Any = {"nargs": "*", "metavar": "TARGET", "help": "a stage or output; all stages by default"}
     add_command(commands, "run", run).add_argument("targets", **targets)
     command = add_command(commands, "plan", plan)

@@ -12,7 +12,6 @@ FURTHER = ("online", "rejection_sampling", "dpo", "kto", "orpo")
 
 
 def add_train(commands: Commands) -> None:
-    """The command `train`."""
     command = add_command(commands, "train", train)
     command.add_argument("kind", choices=("sft", *FURTHER), help="sft makes its demonstrations first")
     command.add_argument("model", nargs="?", default="", help="a folder or a name of the hub; sft: from scratch")

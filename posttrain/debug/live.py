@@ -11,7 +11,7 @@ import queue
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from posttrain.debug.player import Player
 from posttrain.debug.session import Session
@@ -36,9 +36,9 @@ class Held:
 
 
 class LiveEpisodes:
-    """Plays an episode of each task by `player`, in a thread. `held` gives those that meet the
-    condition of `Session.turns_where`, and None at the end. `beside` plays the sessions' branches:
-    an engine takes requests of one thread."""
+    """Plays an episode of each task by `player`, in a thread, as a policy whose replies may be
+    held. `held` gives the episodes that meet the condition of `Session.turns_where`, and None at
+    the end. `beside` plays the sessions' branches: an engine takes requests of one thread."""
 
     def __init__(self, tasks: Sequence[Task], player: Player, beside: Player, condition: str, *, seed: int = 0) -> None:
         nothing = Trajectory(tasks[0].task_id, tasks[0].messages, StopReason.DONE)
@@ -47,6 +47,7 @@ class LiveEpisodes:
         self.played: Sequence[Trajectory] = ()
         self.error: BaseException | None = None
         self._tasks, self._player, self._beside, self._condition, self._seed = tasks, player, beside, condition, seed
+        self._policy = player.policy_at(0.0)
         self.is_over = False
         threading.Thread(target=self._play, daemon=True).start()
 
@@ -57,47 +58,34 @@ class LiveEpisodes:
             held.release()
 
     def _play(self) -> None:
+        domain, seeds = self._player.domain, [self._seed] * len(self._tasks)
         limits = self._player.limits.model_copy(update={"max_seconds": 1e9, "max_aborted_frac": 1.0})
         try:
-            self.played = run_episodes(
-                _Holding(self, self._player),
-                self._tasks,
-                domain=self._player.domain,
-                limits=limits,
-                seeds=[self._seed] * len(self._tasks),
-            )
+            self.played = run_episodes(self, self._tasks, domain=domain, limits=limits, seeds=seeds)
         except BaseException as error:
             self.error = error
         finally:
             self.held.put(None)
 
-    async def asked(self, episode: Episode, reply: Reply) -> Message | None:
-        """What a person puts in the reply's place, where the condition holds."""
-        if self.is_over:
-            return None
+    async def reply(self, episode: Episode) -> Reply:
+        """The policy's, or where the condition holds what a person puts in its place."""
+        reply = await self._policy.reply(episode)
+        if reply.message is None or self.is_over:
+            return reply
         played = _with_reply(episode, reply)
         session = Session(episode.task, played, self._beside, at=len(played.turns))
         if session.at not in session.turns_where(self._condition):
-            return None
+            return reply
         answer: Future[Message | None] = Future()
         self.held.put(Held(session, answer))
-        return await asyncio.wrap_future(answer)
-
-
-class _Holding:
-    """A policy whose replies may be held."""
-
-    def __init__(self, live: LiveEpisodes, player: Player) -> None:
-        self._live, self._policy, self._codec = live, player.policy_at(0.0), player.codec
-        self.release = self._policy.release
-
-    async def reply(self, episode: Episode) -> Reply:
-        reply = await self._policy.reply(episode)
-        edited = None if reply.message is None else await self._live.asked(episode, reply)
-        if edited is None:
+        if (edited := await asyncio.wrap_future(answer)) is None:
             return reply
-        tokens = [] if self._codec is None else self._codec.encode_assistant(edited)
+        codec = self._player.codec
+        tokens = [] if codec is None else codec.encode_assistant(edited)
         return Reply(edited, context_ids=[*reply.context_ids, *tokens])
+
+    def release(self, episode: Episode) -> None:
+        self._policy.release(episode)
 
 
 class LiveDebugger(Debugger):
@@ -132,15 +120,8 @@ def debug_live(live: LiveEpisodes, *, who: str, code: str = "") -> None:
 
 def _with_reply(episode: Episode, reply: Reply) -> Trajectory:
     """The record as it would be with this reply; the episode stays as it is."""
-    now, with_reply = episode.now, copy.copy(episode)
+    with_reply = copy.copy(episode)
     with_reply.on_first_reply = lambda: None
-    with_reply.now = replace(
-        now,
-        messages=list(now.messages),
-        token_ids=list(now.token_ids),
-        mask=list(now.mask),
-        logprobs=list(now.logprobs),
-        turns=list(now.turns),
-    )
+    with_reply.now = episode.now.continued(len(episode.turns), episode.messages, episode.now.schemas)
     with_reply.add_reply(reply)
     return with_reply.trajectory(StopReason.DONE)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from sqlite3 import Connection
@@ -21,17 +21,17 @@ from pydantic import Field, ValidationError, validate_call
 
 from posttrain.data.edits import EDITS
 from posttrain.debug.session import Mode, Node, Session, message_text
-from posttrain.debug.suggest import Suggestion, suggest
+from posttrain.debug.suggest import Suggestion
 from posttrain.debug.terminal import NO_TURN, keep
 from posttrain.rollout.prefix import recorded_turns
 from posttrain.runtime.control_chars import escape_control_chars
 from posttrain.runtime.exits import ConfigurationError, DataError, StageError
 from posttrain.runtime.limits import cut
-from posttrain.traces.query import EpisodeFilter, groups, matching, parse_steps, runs, trainings
+from posttrain.traces.query import EpisodeFilter, groups, matching, parse_steps, stages, trainings
 from posttrain.traces.reading import read_episodes
 from posttrain.traces.show import transcript
 from posttrain.traces.values import StoredEpisode
-from posttrain.types import MAX_NUMBER, Message, Task, ToolCall, Trajectory
+from posttrain.types import MAX_NUMBER, Message, ToolCall, Trajectory
 
 TEMPLATE = Path(__file__).with_name("page.html")
 _MAX_SHOWN = 20_000  # characters of one text on the page
@@ -45,38 +45,34 @@ _PLAYS = ("open", "play", "suggest", "save", "world")
 _NumPlays = Annotated[int, Field(ge=1, le=256)]
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Opens the trace store, and makes a session of an episode with who plays on. `score` gives an
-    episode its reward."""
-
-    open_store: Callable[[], AbstractContextManager[Connection]]
-    session_of: Callable[[StoredEpisode], Session]
-    score: Callable[[Trajectory, Task], Trajectory] = lambda episode, _: episode
-
-
 class DebugPage:
-    """The commands of the page. `who` edits; `code` is the version of the tree."""
+    """The commands of the page. `open_store` opens the trace store, `session_of` makes a session of
+    an episode with who plays on. `who` edits; `code` is the version of the tree. `playing` names
+    the play that runs, if one does."""
 
-    def __init__(self, source: Source, *, who: str, code: str = "", edits: Path = EDITS) -> None:
+    def __init__(
+        self,
+        open_store: Callable[[], AbstractContextManager[Connection]],
+        session_of: Callable[[StoredEpisode], Session],
+        *,
+        who: str,
+        code: str = "",
+        edits: Path = EDITS,
+    ) -> None:
         self.session: Session | None = None
-        self._source, self._who, self._code, self._edits = source, who, code, edits
+        self._open_store, self._session_of = open_store, session_of
+        self._who, self._code, self._edits = who, code, edits
         self._stored: dict[int, StoredEpisode] = {}  # by branch
         self._suggested: dict[int, Suggestion] = {}  # by branch
-        self._lock, self._playing, self._since, self._progress = threading.Lock(), "", 0.0, (0, 0)
+        self._lock, self.playing, self._since, self._progress = threading.Lock(), "", 0.0, (0, 0)
         self._told: dict[str, Any] = {}  # of the play that ended last
-
-    @property
-    def is_playing(self) -> bool:
-        """True while a play runs."""
-        return bool(self._playing)
 
     def run(self, name: str, given: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
         """Run a command; the status of its answer, and the answer."""
         with self._lock:
-            if self._playing:
-                playing = {"name": self._playing, "seconds": time.monotonic() - self._since, "progress": self._progress}
-                error = {"error": f"{self._playing} is still running: wait until it ends"}
+            if self.playing:
+                playing = {"name": self.playing, "seconds": time.monotonic() - self._since, "progress": self._progress}
+                error = {"error": f"{self.playing} is still running: wait until it ends"}
                 return (202, {"playing": playing}) if name == "state" else (409, {**error, "playing": playing})
             if name == "state":
                 told, self._told = self._told, {}
@@ -87,7 +83,7 @@ class DebugPage:
             if name not in _PLAYS:
                 told = _told(command, given)
                 return 400 if "error" in told else 200, _clean({**told, **self._state()})
-            self._playing, self._since, self._progress = name, time.monotonic(), (0, 0)
+            self.playing, self._since, self._progress = name, time.monotonic(), (0, 0)
         play = threading.Thread(target=self._play, args=(command, given), daemon=True)
         play.start()
         play.join(_WAIT_S)
@@ -100,43 +96,28 @@ class DebugPage:
             told = _told(command, given)
         finally:
             with self._lock:
-                self._told, self._playing = told, ""
+                self._told, self.playing = told, ""
 
     def _commands(self) -> dict[str, Callable[..., Any]]:
         found: dict[str, Callable[..., Any]] = {"open": self.open, "episodes": self._episodes, "groups": self._groups}
         if (session := self.session) is None:
             return found
-        looks: dict[str, Callable[..., Any]] = {
-            "go": session.go_to,
-            "break": self._break,
-            "check": self._check,
-            "compare": self._compare,
-        }
-        edits: dict[str, Callable[..., Any]] = {
-            "message": self._message,
-            "result": session.edit_result,
-            "undo": session.undo,
-        }
-        edits |= {"system": session.edit_system, "offer": session.edit_tools, "mode": self._mode}
-        plays: dict[str, Callable[..., Any]] = {
-            "play": self._play_on,
-            "suggest": self._suggest,
-            "save": self._save,
-            "world": self._world,
-        }
-        return {**found, **looks, **edits, **plays}
+        found |= {"go": session.go_to, "break": self._break, "check": self._check, "compare": self._compare}
+        found |= {"message": self._message, "result": session.edit_result, "undo": session.undo}
+        found |= {"system": session.edit_system, "offer": session.edit_tools, "mode": self._mode}
+        return found | {"play": self._play_on, "suggest": self._suggest, "save": self._save, "world": self._world}
 
     # -- the trace store
 
     def open(self, episode: int, others: Annotated[list[int], Field(max_length=64)] = [], at: int = 1) -> None:  # noqa: B006  # pydantic copies it
         """Open an episode, with others of its task as further branches."""
-        with self._source.open_store() as connection:
+        with self._open_store() as connection:
             found = list(read_episodes(connection, [episode, *others]))
         if not found or found[0].episode_id != episode:
             raise DataError(f"there is no episode {episode} (any more)")
         if any(one.traced.task != found[0].traced.task for one in found):
             raise ConfigurationError("these are episodes of several tasks; one session has those of one")
-        session = self._source.session_of(found[0])
+        session = self._session_of(found[0])
         session.player = replace(session.player, progress=self._note_progress)
         session.add_recorded([one.traced.trajectory for one in found[1:]])
         session.go_to(at)
@@ -168,18 +149,18 @@ class DebugPage:
             trajectory = one.traced.trajectory
             return failure in _failure(trajectory) and (not text or text.lower() in transcript(trajectory).lower())
 
-        with self._source.open_store() as connection:
+        with self._open_store() as connection:
             ids = matching(connection, wanted)
             found = list(islice(filter(has, read_episodes(connection, ids[:_MAX_READ])), _MAX_LISTED))
-            stages = sorted({one.stage for one in runs(connection)})
+            known = stages(connection)
         is_whole = not (failure or text) or len(ids) <= _MAX_READ
         searched = "" if is_whole else f", of which the newest {_MAX_READ:,} were searched"
         told = f"{len(found)} of {len(ids):,} episodes{searched}"
-        return {"episodes": [_listed(one) for one in found], "told": told, "stages": stages}
+        return {"episodes": [_listed(one) for one in found], "told": told, "stages": known}
 
     def _groups(self, run: int | None = None) -> dict[str, Any]:
         """The groups of a training's rollouts, those of the newest training by default."""
-        with self._source.open_store() as connection:
+        with self._open_store() as connection:
             known = trainings(connection)
             run = run if run is not None else next(iter(known), None)
             found = [] if run is None else groups(connection, run)
@@ -205,7 +186,7 @@ class DebugPage:
         for number in nodes:
             differs = session.first_difference(nodes[0], number)
             node = session.nodes[number]
-            turns = [[_shown(one) for one in _of_turn(node.episode, at + 1)] for at in range(len(node.episode.turns))]
+            turns = [list(map(_shown, _of_turn(node.episode, at + 1))) for at in range(len(node.episode.turns))]
             compared.append({**self._node(node), "differs": differs, "turns": turns})
         return {"compared": compared}
 
@@ -219,9 +200,7 @@ class DebugPage:
         return f"{sum(one.episode.is_strict_success for one in nodes)} of {num} succeed" if num > 1 else ""
 
     def _suggest(self, num: _NumPlays = 8) -> str:
-        session = self._open
-        [found] = suggest([session.task], [session.node.episode], session.player, num=num)
-        self._suggested[session.current] = found
+        found = self._suggested[self._open.current] = self._open.suggest(num)
         return f"edit turn {found.turn} first"
 
     def _save(self, num: _NumPlays = 8) -> str:
@@ -252,7 +231,8 @@ class DebugPage:
         grades: dict[str, Any] = {"goal": cut(session.goal, _MAX_SHOWN), "scores": session.scores}
         grades |= {"feedback": outcome.feedback if outcome else ""}
         grades |= {"advantage": here.traced.advantage if here else None}
-        read, results = session.read_before(session.at), session.pending_results
+        read = [session.node.episode.messages[place] for place in session.places(session.at)]
+        results = session.pending_results
         pending = None if session.pending is None else _shown(session.pending)
         texts = {"read": [_shown(one, results) for one in read], "pending": pending, "tokens": _tokens(session)}
         was = {one.tool_call_id: one.content for one in read if one.role == "tool" and one.tool_call_id}
@@ -270,40 +250,28 @@ class DebugPage:
         return {"session": {"about": about, **stands, **grades, **texts, **lists}}
 
     def _turns(self, session: Session) -> list[dict[str, Any]]:
-        found, suggested = [], self._suggested.get(session.current)
-        for at, (turn, message) in enumerate(
-            zip(session.node.episode.turns, session.node.episode.turn_messages, strict=True), 1
-        ):
+        found, suggested, episode = [], self._suggested.get(session.current), session.node.episode
+        for at in range(1, session.node.last_turn + 1):
             _, _, logprobs, entropies = _figures(session, at)
-            outcomes = {run.call_id: run.outcome for run in turn.tool_runs}
+            is_written = at <= len(episode.turns)
+            outcomes = {run.call_id: run.outcome for turn in episode.turns[at - 1 : at] for run in turn.tool_runs}
             results = [
                 {"text": cut(one.content, _MAX_LINE), "outcome": outcomes.get(one.tool_call_id or "", "")}
-                for one in _of_turn(session.node.episode, at)
+                for one in _of_turn(episode, at)
                 if one.role == "tool"
             ]
             figures = {"logprob": min(logprobs, default=None), "entropy": max(entropies, default=None)}
-            value = suggested.values[at - 1] if suggested else None
+            value = suggested.values[at - 1] if suggested and is_written else None
             is_suggested = bool(suggested and suggested.turn == at)
-            text = cut(message_text(message), _MAX_LINE)
+            text = cut(message_text(session.message(at)), _MAX_LINE) if is_written else "(not written)"
             found.append({"text": text, "results": results, **figures, "value": value, "is_suggested": is_suggested})
-        if session.last_turn > len(found):
-            found.append(
-                {
-                    "text": "(not written)",
-                    "results": [],
-                    "logprob": None,
-                    "entropy": None,
-                    "value": None,
-                    "is_suggested": False,
-                }
-            )
         return found
 
     def _node(self, node: Node) -> dict[str, Any]:
         """A branch; `differs` is the first turn that is not its parent's, or the first branch's."""
         episode, stored = node.episode, self._stored.get(node.number)
         if episode.reward is None and node.counts:
-            episode = self._source.score(episode, node.task)
+            episode = self._open.player.score(episode, node.task)
         differs = self._open.first_difference(node.parent or 0, node.number)
         came = {"number": node.number, "parent": node.parent, "at": node.at, "is_edited": node.edited is not None}
         came |= {"episode": stored.episode_id if stored else None, "differs": differs}
@@ -350,9 +318,9 @@ def _failure(trajectory: Trajectory) -> str:
 
 def _of_turn(episode: Trajectory, at: int) -> Sequence[Message]:
     """The agent's message at a turn, and what answered it."""
-    places = [turn.message_index for turn in episode.turns]
-    start, behind = places[at - 1], [place for place in places[at:] if place is not None]
-    return () if start is None else episode.messages[start : behind[0] if behind else None]
+    places = [turn.message_index for turn in episode.turns[at - 1 :]] or [None]
+    behind = next((place for place in places[1:] if place is not None), None)
+    return () if places[0] is None else episode.messages[places[0] : behind]
 
 
 def _shown(message: Message, results: Mapping[str, str] = {}) -> dict[str, Any]:

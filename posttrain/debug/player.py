@@ -17,7 +17,7 @@ from posttrain.rollout.params import AgentParams
 from posttrain.rollout.play_on import Branch, Fork, ToolMode, play_on
 from posttrain.rollout.policy import Policy, TokenPolicy, expert_policy
 from posttrain.runtime.endpoint_limits import account_of
-from posttrain.types import StopReason
+from posttrain.types import StopReason, Task, Trajectory
 from posttrain.worlds.catalog import require_expert
 from posttrain.worlds.protocol import DescribedWorld, Domain
 
@@ -27,7 +27,7 @@ class Player:
     """`name` is the folder of a model, or `expert`; `policy_at` gives the policy at a temperature.
     `codec` is None for one that needs no tokens. `entropies` gives the model's entropy at each of
     an episode's tokens, in nats (0 at the first). `progress` is told of the plays that have ended,
-    and of how many there are."""
+    and of how many there are. `score` gives an episode its reward, where there is one."""
 
     name: str
     domain: Domain
@@ -36,6 +36,7 @@ class Player:
     codec: ChatCodec | None = None
     entropies: Callable[[Sequence[int]], list[float]] | None = None
     progress: Callable[[int, int], None] | None = None
+    score: Callable[[Trajectory, Task], Trajectory] = lambda episode, _: episode
 
     def branches(
         self,
@@ -97,10 +98,7 @@ def model_player(model: Path, domain: Domain, limits: AgentParams) -> Player:
         assert found is not None
         return [0.0, *found[0].tolist()]
 
-    def policy_at(temperature: float) -> Policy:
-        return TokenPolicy(engine, codec, temperature=temperature)
-
-    return Player(str(model), domain, limits, policy_at, codec, entropies)
+    return Player(str(model), domain, limits, lambda at: TokenPolicy(engine, codec, temperature=at), codec, entropies)
 
 
 def endpoint_player(model: str, domain: Domain, limits: AgentParams) -> Player:

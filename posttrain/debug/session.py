@@ -12,6 +12,7 @@ from typing import Literal
 
 from posttrain.data.edits import VerifiedEdit
 from posttrain.debug.player import Player
+from posttrain.debug.suggest import Suggestion, suggest
 from posttrain.debug.verify import verify
 from posttrain.rollout.conversation import is_same
 from posttrain.rollout.play_on import Branch, Fork
@@ -53,12 +54,19 @@ class Node:
         more = f" ({outcome.failure})" if outcome.failure else ""
         return f"success with needless calls{more}" if self.episode.is_success else f"failed{more}"
 
+    @property
+    def last_turn(self) -> int:
+        """The last turn to stand at; behind an episode that was stopped the one that would come."""
+        return len(self.episode.turns) + (self.episode.stop_reason is StopReason.TURN_LIMIT)
+
 
 @dataclass(slots=True)
 class Session:
     """`at` is the turn, from 1, that the next edit or play on is of, in the branch `current`.
     `mode` says what follows it: `stub` answers as recorded and runs no tool, `pin` runs them anew
-    and writes greedily, `live` runs them and samples."""
+    and writes greedily, `live` runs them and samples. Not played on yet are `pending`, the message
+    that an edit has put at the turn, and `pending_results`, the texts put in place of tools'
+    results, by call."""
 
     task: Task
     recorded: Trajectory
@@ -68,8 +76,8 @@ class Session:
     mode: Mode = "pin"
     allow_differences: bool = False
     nodes: list[Node] = field(default_factory=list)
-    _edited: Message | None = None
-    _results: dict[str, str] = field(default_factory=dict)
+    pending: Message | None = None
+    pending_results: dict[str, str] = field(default_factory=dict)
     _task: Task | None = None  # with an edited system text, or other tools
     _entropies: dict[int, list[float]] = field(default_factory=dict)  # by branch
 
@@ -80,6 +88,12 @@ class Session:
     def node(self) -> Node:
         return self.nodes[self.current]
 
+    def branch(self, number: int) -> Node:
+        """Raises ConfigurationError where there is none of that number."""
+        if not 0 <= number < len(self.nodes):
+            raise ConfigurationError(f"there is no branch {number}: there are 0 to {len(self.nodes) - 1}")
+        return self.nodes[number]
+
     @property
     def task_here(self) -> Task:
         """The task that is played on, with an edited system text and the tools on offer."""
@@ -89,16 +103,6 @@ class Session:
     def tools(self) -> dict[str, Tool]:
         """The tools that are offered where it stands."""
         return {name: self.player.domain.tools[name] for name in self.task_here.tools}
-
-    @property
-    def pending(self) -> Message | None:
-        """The message that an edit has put at the turn, not played on yet."""
-        return self._edited
-
-    @property
-    def pending_results(self) -> Mapping[str, str]:
-        """The texts put in place of tools' results, by call, not played on yet."""
-        return dict(self._results)
 
     @property
     def goal(self) -> str:
@@ -116,11 +120,6 @@ class Session:
         """The agent's message at a turn of the current branch; None where it has none."""
         return (*self.node.episode.turn_messages, None)[(at or self.at) - 1]
 
-    @property
-    def last_turn(self) -> int:
-        """The last turn to stand at; behind an episode that was stopped the one that would come."""
-        return self._last_turn(self.current)
-
     def places(self, at: int) -> range:
         """Indices of the messages that the agent read since its last turn, and of what it wrote."""
         messages, turns = self.node.episode.messages, self.node.episode.turns
@@ -128,16 +127,10 @@ class Session:
         end = turns[at - 1].message_index if at <= len(turns) else None
         return range(start, len(messages) if end is None else end + 1)
 
-    def read_before(self, at: int) -> Sequence[Message]:
-        """What the agent read since its last message and then wrote at this turn."""
-        return [self.node.episode.messages[place] for place in self.places(at)]
-
     def go_to(self, at: int, node: int | None = None) -> None:
         """Stand at another turn, also of another branch; drops an edit that was not played on."""
         number = self.current if node is None else node
-        if not 0 <= number < len(self.nodes):
-            raise ConfigurationError(f"there is no branch {number}: there are 0 to {len(self.nodes) - 1}")
-        last = self._last_turn(number)
+        last = self.branch(number).last_turn
         if not 1 <= at <= last:
             raise ConfigurationError(f"branch {number} has the turns 1 to {last}")
         self.current, self.at = number, at
@@ -195,18 +188,14 @@ class Session:
         """What the world shows of its state before the turn; empty where it shows none."""
         return self.player.world_state(self._fork())
 
-    def _last_turn(self, number: int) -> int:
-        episode = self.nodes[number].episode
-        return len(episode.turns) + (episode.stop_reason is StopReason.TURN_LIMIT)
-
     def _calls(self, at: int) -> Sequence[ToolCall]:
         message = self.message(at)
         return message.tool_calls if message else ()
 
     def undo(self) -> None:
         """Drop the edits that were not played on."""
-        self._edited, self._task = None, None
-        self._results.clear()
+        self.pending, self._task = None, None
+        self.pending_results.clear()
 
     def edit_message(self, message: Message) -> None:
         """Put a message in the agent's place. Raises ConfigurationError where it calls a tool that
@@ -214,7 +203,7 @@ class Session:
         for call in message.tool_calls:
             if problem := self.problem(call):
                 raise ConfigurationError(problem)
-        self._edited = message
+        self.pending = message
 
     def problem(self, call: ToolCall) -> str:
         """What is wrong with a call by its tool's schema; empty where nothing is."""
@@ -226,14 +215,13 @@ class Session:
             return f"{call.name}: {error}"
         return ""
 
-    def edit_arguments(self, arguments: str, *, number: int = 0) -> None:
-        """Put other arguments, as JSON, into a call of the turn's message."""
-        message = self._edited or self.message()
-        if message is None or number >= len(message.tool_calls):
-            raise ConfigurationError(f"the message at turn {self.at} has no call {number + 1}")
-        calls = list(message.tool_calls)
-        calls[number] = replace(calls[number], arguments=arguments)
-        self.edit_message(replace(message, tool_calls=tuple(calls)))
+    def edit_arguments(self, arguments: str) -> None:
+        """Put other arguments, as JSON, into the first call of the turn's message."""
+        message = self.pending or self.message()
+        if message is None or not message.tool_calls:
+            raise ConfigurationError(f"the message at turn {self.at} has no call 1")
+        first, *others = message.tool_calls
+        self.edit_message(replace(message, tool_calls=(replace(first, arguments=arguments), *others)))
 
     def edit_call(self, name: str, arguments: str) -> None:
         """Put one call in place of the turn's message, which keeps its reasoning."""
@@ -243,14 +231,10 @@ class Session:
             Message("assistant", reasoning_content=reasoning, tool_calls=(ToolCall("", name, arguments),))
         )
 
-    def edit_text(self, text: str) -> None:
-        """Put a text without a call in place of the turn's message."""
-        self.edit_message(Message("assistant", text))
-
     def edit_result(self, call_id: str, text: str) -> None:
         """Put another text in place of a tool's result before the turn. What follows is
         counterfactual: its outcome counts for nothing."""
-        self._results[call_id] = text
+        self.pending_results[call_id] = text
 
     def edit_system(self, text: str) -> None:
         """Put another system text before the whole conversation."""
@@ -286,13 +270,13 @@ class Session:
         added = [self._add(self._node(branch, parent)) for branch in branches]
         if num == 1:
             [node] = added
-            self.go_to(min(self.at + 1, self._last_turn(node.number)), node.number)
+            self.go_to(min(self.at + 1, node.last_turn), node.number)
         return added
 
     def save(self, *, who: str, num: int = 8, seed: int = 0, code: str = "") -> VerifiedEdit | tuple[bool, ...]:
         """Verify the edit that the turn has, or the one that made the current branch."""
         node = self.node
-        if self._edited is not None:
+        if self.pending is not None:
             fork, is_counted = self._fork(), node.counts
         elif node.parent is not None and node.edited is not None:
             parent = self.nodes[node.parent]
@@ -307,6 +291,11 @@ class Session:
         [found] = verify([fork], self.player, who=who, num=num, seed=seed, code=code)
         return found
 
+    def suggest(self, num: int) -> Suggestion:
+        """The turn of the current branch to edit first, by `num` plays on from each."""
+        [found] = suggest([self.task], [self.node.episode], self.player, num=num)
+        return found
+
     def warnings(self) -> list[str]:
         """What playing on from here drops, and does not undo."""
         fork = self._fork()
@@ -316,14 +305,13 @@ class Session:
 
     def first_difference(self, one: int, other: int) -> int | None:
         """The first turn at which two branches differ; None where they are the same."""
-        if max(one, other) >= len(self.nodes) or min(one, other) < 0:
-            raise ConfigurationError(f"there are the branches 0 to {len(self.nodes) - 1}")
-        turns = [self.nodes[number].episode.turn_messages for number in (one, other)]
+        turns = [self.branch(number).episode.turn_messages for number in (one, other)]
         pairs = enumerate(zip_longest(*turns), 1)
         return next((number for number, pair in pairs if not _are_same(*pair)), None)
 
     def _fork(self, *, num: int = 1, seed: int | None = None) -> Fork:
-        return Fork(self.task_here, self.node.episode, self.at, self._edited, dict(self._results), num, seed)
+        results = dict(self.pending_results)
+        return Fork(self.task_here, self.node.episode, self.at, self.pending, results, num, seed)
 
     def _node(self, branch: Branch, parent: Node) -> Node:
         fork, counts = branch.fork, branch.counts and parent.counts

@@ -8,12 +8,13 @@ from typing import cast, get_args
 
 from posttrain.data.edits import EDITS, VerifiedEdit, add_edits
 from posttrain.debug.session import Mode, Node, Session, message_text, parse_message
-from posttrain.debug.suggest import num_plays, suggest
+from posttrain.debug.suggest import num_plays
 from posttrain.evals.significance import difference_of_shares
 from posttrain.rollout.prefix import recorded_turns
 from posttrain.runtime.control_chars import visible_line
 from posttrain.runtime.exits import ConfigurationError, StageError
 from posttrain.traces.show import transcript
+from posttrain.types import Message
 
 NO_TURN = "no turn of this branch does"
 
@@ -64,7 +65,7 @@ class Debugger(cmd.Cmd):
         """turns: the agent's messages of this branch, a line each; * is where you stand"""
         session, node = self.session, self.session.node
         self.say(f"branch {node.number}: {node.result}")
-        for number in range(1, session.last_turn + 1):
+        for number in range(1, node.last_turn + 1):
             is_here, is_written = number == session.at, number <= len(node.episode.turns)
             text = message_text(session.message(number)) if is_written else "(not written)"
             self.say(f"{'*' if is_here else ' '} {number}  {text}")
@@ -73,9 +74,9 @@ class Debugger(cmd.Cmd):
 
     def do_show(self, text: str) -> None:
         """show [TURN]: what the agent read since its last message, and what it wrote"""
-        session = self.session
-        places = session.places(self._turn(text, session.last_turn))
-        print(transcript(session.node.episode, places).lstrip("\n"), file=self.stdout)
+        node = self.session.node
+        places = self.session.places(self._turn(text, node.last_turn))
+        print(transcript(node.episode, places).lstrip("\n"), file=self.stdout)
 
     def do_tokens(self, text: str) -> None:
         """tokens [TURN]: the agent's tokens, each with its log-probability and entropy (nats)"""
@@ -118,9 +119,9 @@ class Debugger(cmd.Cmd):
 
     def do_suggest(self, text: str) -> None:
         """suggest [N]: the turn to edit first, by N plays on from each (8)"""
-        num, session = int(text or 8), self.session
-        self.say(f"{num_plays([session.node.episode], num)} plays")
-        [found] = suggest([session.task], [session.node.episode], session.player, num=num)
+        num = int(text or 8)
+        self.say(f"{num_plays([self.session.node.episode], num)} plays")
+        found = self.session.suggest(num)
         values = "  ".join(f"{number}: {100 * value:.0f} %" for number, value in enumerate(found.values, 1))
         self.say(f"success from each turn on: {values}\nedit turn {found.turn} first")
 
@@ -151,7 +152,7 @@ class Debugger(cmd.Cmd):
 
     def do_say(self, text: str) -> None:
         """say TEXT: put this text in place of the agent's message"""
-        self._edit(lambda: self.session.edit_text(text))
+        self._edit(lambda: self.session.edit_message(Message("assistant", text)))
 
     def do_message(self, text: str) -> None:
         """message {JSON}: put any message of OpenAI's chat format in place of the agent's"""

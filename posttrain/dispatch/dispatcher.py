@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from posttrain.dispatch.backend import Backend, Cause, JobSpec, JobState, JobStatus, Resources
 from posttrain.dispatch.records import JobRecord, JobRecords
-from posttrain.dispatch.retries import NextStep, next_step, reason
+from posttrain.dispatch.retries import next_step, reason
 from posttrain.runtime.exits import ConfigurationError, Interrupted, meaning_of
 from posttrain.runtime.state import private, private_folder
 
@@ -90,9 +90,9 @@ class Dispatcher:
             status = self._wait(record, log, follow, watch, is_stopped, num_preempted=attempt - 1)
             self._records.end(record.name, status)
             match next_step(status, attempt=attempt, is_left_over=is_left_over):
-                case NextStep.DONE:
+                case "done":
                     return WorkEnd(record, status, "", attempt - 1)
-                case NextStep.FAILED:
+                case "failed":
                     return WorkEnd(record, status, reason(status, attempt=attempt), attempt - 1)
             ended = meaning_of(status.exit_code or 0) if status.cause is Cause.EXITED else status.cause
             log(

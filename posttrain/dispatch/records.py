@@ -131,7 +131,6 @@ class JobRecords:
         return str(name)
 
     def latest(self, key: str) -> JobRecord | None:
-        """The last attempt at what `key` names."""
         return next(iter(self._select("WHERE key = ? ORDER BY attempt DESC LIMIT 1", key)), None)
 
     def all(self) -> list[JobRecord]:
@@ -155,11 +154,9 @@ class JobRecords:
             return bool(connection.execute(insert, tuple(row)).rowcount)
 
     def set_job_id(self, name: str, job_id: str) -> None:
-        """Record the id that the backend gave the job."""
         self._execute("UPDATE jobs SET job_id = ? WHERE name = ?", job_id, name)
 
     def set_owner(self, name: str, owner: str) -> None:
-        """Record that another run waits for the job now."""
         self._execute("UPDATE jobs SET owner = ? WHERE name = ?", owner, name)
 
     def end(self, name: str, status: JobStatus) -> None:

@@ -1,7 +1,7 @@
 """Decides whether another attempt can help, by the job's real end: a backend cannot tell a bad knob
 from a machine that died."""
 
-from enum import StrEnum
+from typing import Literal, TypeAlias
 
 from posttrain.dispatch.backend import Cause, JobStatus
 from posttrain.runtime.exits import Interrupted, is_death_by_signal, meaning_of
@@ -9,14 +9,7 @@ from posttrain.runtime.exits import Interrupted, is_death_by_signal, meaning_of
 # A job that is preempted again and again advances by a checkpoint each time; one whose node dies so
 # often never will.
 MAX_ATTEMPTS = 20
-
-
-class NextStep(StrEnum):
-    """The dispatcher's next action."""
-
-    DONE = "done"
-    AGAIN = "again"
-    FAILED = "failed"
+NextStep: TypeAlias = Literal["done", "again", "failed"]
 
 
 def next_step(status: JobStatus, *, attempt: int, is_left_over: bool = False) -> NextStep:
@@ -27,12 +20,12 @@ def next_step(status: JobStatus, *, attempt: int, is_left_over: bool = False) ->
     it, because the same event may have killed both, and no run has decided about it yet.
     """
     if status.cause is Cause.EXITED and status.exit_code == 0:
-        return NextStep.DONE
+        return "done"
     is_no_fault = status.cause in (Cause.PREEMPTED, Cause.NODE_LOST, None) or (
         status.cause is Cause.EXITED and status.exit_code == Interrupted.code
     )
     is_no_fault |= is_left_over and status.cause is Cause.EXITED and is_death_by_signal(status.exit_code or 0)
-    return NextStep.AGAIN if is_no_fault and attempt < MAX_ATTEMPTS else NextStep.FAILED
+    return "again" if is_no_fault and attempt < MAX_ATTEMPTS else "failed"
 
 
 def reason(status: JobStatus, *, attempt: int) -> str:

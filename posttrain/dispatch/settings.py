@@ -2,7 +2,6 @@
 refused."""
 
 import re
-import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -10,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import pydantic
 
 from posttrain.dispatch.backend import Backend, Resources
+from posttrain.dispatch.backends.kubernetes_manifest import KubernetesSettings, Mount
 from posttrain.dispatch.backends.local import LocalBackend
 from posttrain.dispatch.backends.slurm import SlurmBackend
 from posttrain.runtime.control_chars import escape_control_chars
@@ -28,7 +28,7 @@ class _Section(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class S3Section(_Section):
+class S3Remote(_Section):
     """The bucket for trees, inputs, checkpoints and results where no disk is shared. Keys come from
     the environment alone.
 
@@ -36,12 +36,22 @@ class S3Section(_Section):
     `ship_every_s`.
     """
 
-    type: Literal["s3"]
+    type: Literal["s3"] = "s3"
     url: str = pydantic.Field(pattern=r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9][A-Za-z0-9._-]*)*/?$")
     endpoint_url: str | None = pydantic.Field(None, pattern=r"^https?://[^\s/@?#]+(/[^\s@?#]*)?$")  # no user:password@
     region: str | None = pydantic.Field(None, pattern=r"^[A-Za-z0-9-]+$")
     patience_s: float = pydantic.Field(120.0, ge=0)
     ship_every_s: float = pydantic.Field(60.0, gt=0)
+
+    @property
+    def bucket(self) -> str:
+        return self.url.removeprefix("s3://").partition("/")[0]
+
+    @property
+    def prefix(self) -> str:
+        """Ends with `/`, or is empty."""
+        path = self.url.removeprefix("s3://").partition("/")[2].strip("/")
+        return f"{path}/" if path else ""
 
 
 class _Target(_Section):
@@ -51,7 +61,7 @@ class _Target(_Section):
     has further variables for its jobs (WANDB_MODE, HF_HOME, POSTTRAIN_ENGINE): a backend passes on
     none of the submitter's. It is stored with the job, so no keys."""
 
-    storage: S3Section | None = None
+    storage: S3Remote | None = None
     python: str | None = None
     environment: dict[str, str] = pydantic.Field(default_factory=dict)
 
@@ -72,14 +82,6 @@ class SlurmTarget(_Target):
     options: tuple[str, ...] = ()
 
 
-class MountSection(_Section):
-    """A volume of `kubernetes_manifest.Mount`."""
-
-    path: str
-    source: dict[str, pydantic.JsonValue]
-    is_read_only: bool = False
-
-
 class KubernetesTarget(_Target):
     """A Kubernetes target (`kubernetes_manifest.KubernetesSettings`); without a `storage`, the
     folder of the tree must be mounted at its own path."""
@@ -88,7 +90,7 @@ class KubernetesTarget(_Target):
     python: str | None = "python"
     image: str
     namespace: str = "default"
-    mounts: tuple[MountSection, ...] = ()
+    mounts: tuple[Mount, ...] = ()
     user: int = pydantic.Field(1000, ge=0, le=2**31 - 1)
     queue: str | None = None
     secret: str | None = None
@@ -148,21 +150,6 @@ class DispatchSettings(_Section):
     def is_local(self, target: str) -> bool:
         """True where its jobs run on this machine."""
         return isinstance(self.targets.get(target), LocalTarget)
-
-    def storage(self, target: str) -> S3Section | None:
-        """None where it shares a disk."""
-        found = self.targets.get(target)
-        return found.storage if found else None
-
-    def python(self, target: str) -> str:
-        """The interpreter that starts a job there."""
-        found = self.targets.get(target)
-        return (found.python if found else None) or sys.executable
-
-    def environment_on(self, target: str) -> dict[str, str]:
-        """A target's `environment`."""
-        found = self.targets.get(target)
-        return dict(found.environment) if found else {}
 
     def backend(self, target: str, root: Path, state: Path) -> Backend:
         """A target's backend, for the tree at `root`; `state` is a folder on a local disk for what
@@ -238,10 +225,7 @@ def _refuse_keys(settings: DispatchSettings) -> None:
 
 def _kubernetes_backend(target: KubernetesTarget, root: Path) -> Backend:
     from posttrain.dispatch.backends.kubernetes import KubernetesBackend
-    from posttrain.dispatch.backends.kubernetes_manifest import KubernetesSettings, Mount
 
-    mounts = tuple(Mount(mount.path, mount.source, mount.is_read_only) for mount in target.mounts)
     known = target.model_dump(exclude={"type", "mounts", "storage", "python", "environment"})
-    return KubernetesBackend(
-        KubernetesSettings(template=root / JOB_YAML, mounts=mounts, is_disk_shared=target.storage is None, **known)
-    )
+    known |= {"template": root / JOB_YAML, "mounts": target.mounts, "is_disk_shared": target.storage is None}
+    return KubernetesBackend(KubernetesSettings(**known))

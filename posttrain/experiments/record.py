@@ -138,7 +138,10 @@ def training_of(
     groups = [int(_number(line, "groups_played") or 0) for line in steps]
     kept = [1 - (_number(line, "lost") or 0.0) for line in steps]
     lengths = [_number(line, "length") or 0.0 for line in steps]
-    dev = {key: _values(metrics, key) for key in sorted({key for line in metrics for key in line}) if _is_dev(key)}
+    dev = {
+        key: _values(metrics, key)
+        for key in sorted({key for line in metrics for key in line if key.startswith("dev_")})
+    }
     found = {name: values for name in AVERAGED if (values := _values(metrics, name))}
     return Training(
         steps=len(steps) + len([line for line in metrics if "loss" in line]) * bool(rounds),
@@ -168,9 +171,4 @@ def _number(line: Mapping[str, Any], key: str) -> float | None:
 
 
 def _values(metrics: Sequence[Mapping[str, MetricValue]], key: str) -> list[float]:
-    """Values of a metric, of the steps that have it."""
     return [value for line in metrics if (value := _number(line, key)) is not None]
-
-
-def _is_dev(key: str) -> bool:
-    return key.startswith("dev_")

@@ -5,7 +5,7 @@ Arms that began from the same SFT model, byte for byte, are compared in pairs, s
 model adds to both is in none of the difference; others as two settings whose runs share nothing.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -14,7 +14,7 @@ from posttrain.experiments.plan import Override, Plan
 from posttrain.experiments.record import ALL_BAD, ALL_GOOD, SIGNAL, TRAINED_SIGNAL, of_today
 from posttrain.report.arms import Arm, PolicyResult, Training
 from posttrain.report.run_reader import Measure
-from posttrain.report.table import UNKNOWN, percent, percent_range, points
+from posttrain.report.table import UNKNOWN, markdown_lines, percent, percent_range, points
 from posttrain.runtime.exits import DataError
 
 Interval = tuple[float, float, float]  # a mean, its lower and its upper bound
@@ -164,18 +164,13 @@ def table_markdown(table: Table, plan: Plan) -> str:
         f"{len(table.rows) - 1} overrides (Holm). Gain: the policy less the SFT model that it began from. Commits: "
         f"{', '.join(sorted({arm.commit for arm in arms}))}.",
         "",
-        *_lines_of(("override", "sees", "seeds", *measures), map(_verdict_cells, table.rows)),
+        *markdown_lines(("override", "sees", "seeds", *measures), map(_verdict_cells, table.rows)),
         "",
-        *([*_lines_of(_TRAINING, map(_training_cells, trained)), "", _LEGEND, ""] if trained else []),
+        *([*markdown_lines(_TRAINING, map(_training_cells, trained)), "", _LEGEND, ""] if trained else []),
         *notes,
         *(f"- {note}" for note in table.notes),
     ]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _lines_of(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    rules = ["---", *["---:"] * (len(titles) - 1)]
-    return [f"| {' | '.join(cells)} |" for cells in (titles, rules, *rows)]
 
 
 def _verdict_cells(row: Row) -> list[str]:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Literal
 
 from posttrain.dispatch.backend import JobStatus
@@ -23,7 +23,6 @@ from posttrain.dispatch.cleanup import KEYS, SNAPSHOTS, Cleaning
 from posttrain.dispatch.dispatcher import CANCEL_PATIENCE_S, Work
 from posttrain.dispatch.records import Owner
 from posttrain.dispatch.settings import DispatchSettings, load_settings
-from posttrain.pipeline.dedup_lock import lock_key
 from posttrain.pipeline.graph import StageNode, is_current, read_tree
 from posttrain.pipeline.remote.storage import restore
 from posttrain.pipeline.results import record_result
@@ -35,12 +34,14 @@ from posttrain.provenance.costs import NUM_GPUS
 from posttrain.provenance.receipts import apply_receipts
 from posttrain.provenance.run_cache import import_verified_runs
 from posttrain.runtime.exits import Interrupted, StageError
+from posttrain.runtime.locks import held_if_free
 from posttrain.runtime.redaction import redact
 from posttrain.runtime.state import RUNS, STATE_DIR, TRACES, private_folder, remove_tree
-from posttrain.traces.location import trace_location
 from posttrain.traces.merge import import_store
+from posttrain.traces.store import trace_location
 
 NUM_TAIL_LINES = 20
+_POLL_S = 0.5
 _LOG = logging.getLogger(__name__)
 # Otherwise each recorded result is logged twice, by DVC's handler and by Prefect's.
 logging.getLogger("dvc").setLevel(logging.WARNING)
@@ -261,6 +262,26 @@ class StageExecutor:
             "kept in the run cache, where taking the edit back finds it. Run again for the new ones"
         )
         return replace(outcome, state="superseded", reason=why, exit_code=Interrupted.code)
+
+
+@contextlib.contextmanager
+def lock_key(folder: Path, key: str, log: Callable[[str], None], *, is_stopped: Callable[[], bool]) -> Iterator[bool]:
+    """Lock a cache key against threads and processes that share `folder`; yields whether another
+    had it before. One run of this machine computes a result, and the next finds it in the run
+    cache: experiments beside each other share most of their stages, and each would start them.
+    Raises Interrupted once `is_stopped`."""
+    path, has_waited = private_folder(folder) / key, False
+    while True:
+        with held_if_free(path) as is_ours:
+            if is_ours:
+                yield has_waited
+                return
+        if is_stopped():
+            raise Interrupted("it waited for another run that computes the same, and was stopped. Run it again")
+        if not has_waited:
+            log("another run of this machine computes the same; waiting for its result")
+        has_waited = True
+        sleep(_POLL_S)
 
 
 @contextlib.contextmanager

@@ -1,11 +1,15 @@
-"""Git commands in a tree: plain values, and a refusal is a ConfigurationError with git's
-message."""
+"""Git commands in a tree: plain values, and a refusal is a ConfigurationError with git's message.
+Copies of a tree, to where the graph runs beside it and changes no file of it."""
 
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 from posttrain.runtime.exits import ConfigurationError
+
+_MADE = ("dvc.lock", "reports/")  # what the graph makes, but for the record of other runs
+_KEPT = "reports/experiments/seeds.json"
 
 
 def git(root: Path, *arguments: str, text: str | None = None, environment: Mapping[str, str] | None = None) -> str:
@@ -20,7 +24,6 @@ def git(root: Path, *arguments: str, text: str | None = None, environment: Mappi
 
 
 def succeeds(root: Path, *arguments: str) -> bool:
-    """True if a git command exits with 0."""
     return _run(root, *arguments).returncode == 0
 
 
@@ -34,6 +37,22 @@ def file_at(root: Path, revision: str, path: str) -> str | None:
     """The text of a file in a commit; None where it has no such file."""
     ran = _run(root, "show", f"{revision}:./{path}")
     return None if ran.returncode else ran.stdout
+
+
+def copy_tree(root: Path, target: Path) -> None:
+    """Every file that git tracks or would, uncommitted edits too, without results."""
+    for name in filter(None, git(root, "ls-files", "-z", "-co", "--exclude-standard").split("\0")):
+        source, copy = root / name, target / name
+        if source.is_file() and (name == _KEPT or not name.startswith(_MADE)):
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, copy)
+
+
+def commit_tree(folder: Path) -> None:
+    """Make the folder a git repository of one commit: DVC reads no graph that git ignores."""
+    git(folder, "init", "--quiet")
+    git(folder, "add", "--all")
+    git(folder, "-c", "user.name=copy", "-c", "user.email=copy@localhost", "commit", "--quiet", "--message", "copy")
 
 
 def _run(

@@ -47,11 +47,6 @@ class StageNode:
         """`evaluate` of `evaluate@sft`."""
         return self.name.partition("@")[0]
 
-    @property
-    def item(self) -> str:
-        """`sft` of `evaluate@sft`; empty where the stage has no items."""
-        return self.name.partition("@")[2]
-
 
 def read_graph(root: Path) -> tuple[StageNode, ...]:
     """Every node in the order of `dvc repro`, each after all of its upstream. Raises

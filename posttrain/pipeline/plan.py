@@ -9,10 +9,9 @@ of the same inputs; where it has none, they are not known before the stage has r
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum, auto
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from dvc.dependency import Dependency
 from dvc.dependency.param import ParamsDependency
@@ -32,16 +31,9 @@ from posttrain.runtime.import_by_name import load_named
 # function (`module:name`) that says by the stage's knobs which of its deps it does not read
 CONSTANT, IDLE_DEPS = "is_constant", "idle_deps"
 _MAX_VALUE_CHARS = 40
-
-
-class Fate(StrEnum):
-    """CACHED: it is changed, and its result comes from the run cache. MAYBE: it depends on outputs
-    that are not known yet."""
-
-    CURRENT = auto()
-    CACHED = auto()
-    RUNS = auto()
-    MAYBE = auto()
+# cached: it is changed, and its result comes from the run cache; maybe: it depends on outputs that
+# are not known yet
+Fate: TypeAlias = Literal["current", "cached", "runs", "maybe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,24 +82,25 @@ class _Planning:
         name = name_in(stage, Path(self._repo.root_dir))
         files = [dep for dep in stage.deps if not isinstance(dep, ParamsDependency)]
         if stage.frozen or (not any(self._makers(dep) for dep in files) and not stage.changed()):
-            return PlannedStage(name, Fate.CURRENT)
+            return PlannedStage(name, "current")
         open_deps = {dep.def_path: maker for dep in files for maker in self._makers(dep) if not self._is_known(dep)}
         of_deps = {dep.def_path: path for dep in files if (path := self._change_of(dep, name))}
         changed = [*_changes_of_command(stage), *of_deps.values()]
         changed += [change for knobs in stage.params for change in _changes_of_knobs(knobs)]
         is_of_deps_alone, are_inputs_same = len(changed) == len(of_deps), not changed
         changed += [f"{out.def_path} is {next(iter(out.status().values()))}" for out in stage.outs if out.status()]
-        if not _is_recorded(stage):
+        if not any(item.hash_info for item in (*stage.deps, *stage.outs)):
             changed = ["dvc.lock has nothing of it"]
         if not changed and not open_deps:
-            return PlannedStage(name, Fate.CURRENT)
-        fate, outs = Fate.MAYBE, None
+            return PlannedStage(name, "current")
+        fate: Fate = "maybe"
+        outs = None
         if changed:
             found = self._results(stage, open_deps, may_be_recorded=are_inputs_same)
             if not found:
-                fate = Fate.RUNS
+                fate = "runs"
             elif not open_deps:
-                fate, outs = Fate.CACHED, found[0]
+                fate, outs = "cached", found[0]
         is_constant = bool((stage.meta or {}).get(CONSTANT)) or (
             is_of_deps_alone and bool(touched := {*of_deps, *open_deps}) and touched <= _idle_deps(stage)
         )
@@ -184,10 +177,6 @@ class _Planning:
     @cached_property
     def _runs(self) -> list[dict[str, Any]]:
         return read_runs(Path(self._repo.root_dir))
-
-
-def _is_recorded(stage: PipelineStage) -> bool:
-    return any(item.hash_info for item in (*stage.deps, *stage.outs))
 
 
 def _idle_deps(stage: PipelineStage) -> frozenset[str]:

@@ -1,38 +1,31 @@
 """Status of a run of the graph: how its stages ended, noted by the threads that run them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from posttrain.pipeline.executor import NodeOutcome
 from posttrain.pipeline.graph import StageNode
 
 
+@dataclass(frozen=True, slots=True)
 class RunStatus:
-    """Status of one run of `nodes`."""
+    """Status of one run of `nodes`: the outcomes of those that have ended."""
 
-    def __init__(self, nodes: Sequence[StageNode]) -> None:
-        self._nodes = nodes
-        self._outcomes: dict[str, NodeOutcome] = {}
-
-    def finish(self, name: str, outcome: NodeOutcome) -> None:
-        """Set the outcome of a stage, in place of an earlier one."""
-        self._outcomes[name] = outcome
+    nodes: Sequence[StageNode]
+    outcomes: dict[str, NodeOutcome] = field(default_factory=dict)
 
     def failed(self) -> dict[str, NodeOutcome]:
-        return {name: outcome for name, outcome in self._outcomes.items() if not outcome.is_good}
+        return {name: outcome for name, outcome in self.outcomes.items() if not outcome.is_good}
 
     def missing(self) -> list[str]:
         """Stages with no outcome: something before them failed, or the run was stopped."""
-        return [node.name for node in self._nodes if node.name not in self._outcomes]
+        return [node.name for node in self.nodes if node.name not in self.outcomes]
 
     def summary(self) -> str:
         """`2 of 14 stages ran, preempted 3 times`."""
-        outcomes = self._outcomes.values()
-        num_ran = sum(outcome.state == "completed" for outcome in outcomes)
-        num_preempted = sum(outcome.num_preempted for outcome in outcomes)
-        return f"{num_ran} of {len(self._nodes)} stages ran{preempted(num_preempted)}"
-
-    def table(self) -> str:
-        return stages_markdown(self._nodes, self._outcomes)
+        num_ran = sum(outcome.state == "completed" for outcome in self.outcomes.values())
+        num_preempted = sum(outcome.num_preempted for outcome in self.outcomes.values())
+        return f"{num_ran} of {len(self.nodes)} stages ran{preempted(num_preempted)}"
 
 
 def stages_markdown(nodes: Sequence[StageNode], outcomes: Mapping[str, NodeOutcome]) -> str:

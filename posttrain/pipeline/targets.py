@@ -1,6 +1,7 @@
 """Targets of a run: the dispatcher, the storage and the environment for the jobs of each."""
 
 import os
+import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,9 @@ from posttrain.dispatch.cleanup import LOGS
 from posttrain.dispatch.dispatcher import Dispatcher
 from posttrain.dispatch.records import JobRecords
 from posttrain.dispatch.settings import DispatchSettings
-from posttrain.pipeline.remote.names import S3Remote
 from posttrain.pipeline.remote.storage import S3, SharedDisk, Storage
 from posttrain.runtime.state import JOBS, TRACES, private_folder
-from posttrain.traces.location import VARIABLE
+from posttrain.traces.store import VARIABLE
 
 _POLL_S, _LOCAL_POLL_S = 0.5, 0.1  # to ask this machine is to read two small files
 
@@ -33,7 +33,7 @@ class Targets:
 
     def __init__(self, settings: DispatchSettings, *, root: Path, state: Path, owner: str) -> None:
         self._settings, self._root, self._state, self._owner = settings, root, state, owner
-        self._records = JobRecords(state / JOBS)
+        self.records = JobRecords(state / JOBS)
         self._made: dict[str, Target] = {}
         self._lock = threading.Lock()
 
@@ -46,40 +46,27 @@ class Targets:
                 self._made[target] = self._make(target)
             return self._made[target]
 
-    @property
-    def records(self) -> JobRecords:
-        return self._records
-
     def local_backend(self, target: str) -> Backend | None:
         """Backend of a target whose jobs run on this machine; None for all others."""
         return self._settings.backend(target, self._root, self._state) if self._settings.is_local(target) else None
 
     def cancel_all(self) -> None:
-        """Kill every job of the run."""
         with self._lock:
             places = list(self._made.values())
         for place in places:
             place.dispatcher.cancel_all()
 
     def _make(self, target: str) -> Target:
-        backend = self._settings.backend(target, self._root, self._state)
-        poll_s = _LOCAL_POLL_S if self._settings.is_local(target) else _POLL_S
-        logs = private_folder(self._state / LOGS)
-        dispatcher = Dispatcher(backend, self._records, target=target, owner=self._owner, logs=logs, poll_s=poll_s)
-        return Target(dispatcher, self._storage(target), self._environment(target))
-
-    def _storage(self, target: str) -> Storage:
-        python, section = self._settings.python(target), self._settings.storage(target)
-        if section is None:
-            return SharedDisk(python=python)
-        remote = S3Remote(section.url, section.endpoint_url, section.region, section.patience_s, section.ship_every_s)
-        return S3(remote, submitter=self._records.submitter, python=python)
-
-    def _environment(self, target: str) -> dict[str, str]:
-        """A job on this machine writes its traces to the common store; elsewhere they lie with its
-        other files. A WANDB_DIR by a relative path is the person's folder, and not the job's."""
-        if not self._settings.is_local(target) or self._settings.storage(target) is not None:
-            return self._settings.environment_on(target)
-        traces = {} if VARIABLE in os.environ else {VARIABLE: str(self._state / TRACES)}
-        runs = {"WANDB_DIR": os.path.abspath(os.environ["WANDB_DIR"])} if os.environ.get("WANDB_DIR") else {}
-        return traces | runs | self._settings.environment_on(target)
+        backend, place = self._settings.backend(target, self._root, self._state), self._settings.targets[target]
+        is_local = self._settings.is_local(target)
+        logs, poll_s = private_folder(self._state / LOGS), _LOCAL_POLL_S if is_local else _POLL_S
+        dispatcher = Dispatcher(backend, self.records, target=target, owner=self._owner, logs=logs, poll_s=poll_s)
+        python, environment = place.python or sys.executable, place.environment
+        if place.storage is not None:
+            return Target(dispatcher, S3(place.storage, submitter=self.records.submitter, python=python), environment)
+        if is_local:  # its jobs write their traces to the common store; elsewhere they lie with a job's other files
+            traces = {} if VARIABLE in os.environ else {VARIABLE: str(self._state / TRACES)}
+            # A WANDB_DIR by a relative path is the person's folder, and not the job's.
+            runs = {"WANDB_DIR": os.path.abspath(os.environ["WANDB_DIR"])} if os.environ.get("WANDB_DIR") else {}
+            environment = traces | runs | environment
+        return Target(dispatcher, SharedDisk(python=python), environment)

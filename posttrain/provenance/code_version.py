@@ -38,7 +38,6 @@ class Version:
 
 
 def read_version(root: Path) -> Version:
-    """Version of the tree at `root`."""
     commit, _, branch = _git(root, "rev-parse", "HEAD", "--abbrev-ref", "HEAD").partition("\n")
     if not commit:
         return Version()

@@ -166,7 +166,6 @@ def processor_kind(cpus: Path = _CPUS) -> str:
 
 
 def append_cost(cost: Cost, file: Path = COSTS) -> None:
-    """Add a line."""
     with open(file, "a", encoding="utf-8", opener=private) as lines:
         lines.write(json.dumps(asdict(cost)) + "\n")
 

@@ -4,7 +4,7 @@ Light, because flows and the command line import it too. Strict success leads. A
 shown with its interval: 88 % of 480 tasks is 85 … 91 %.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +42,13 @@ def summary_table(reports_dir: Path) -> str:
 def summary_markdown(reports_dir: Path) -> str:
     """The same rows as a Markdown table."""
     header, *rows = _rows(reports_dir)
-    rules = ["---", *["---:"] * (len(header) - 1)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (header, rules, *rows)) + "\n"
+    return "\n".join(markdown_lines(header, rows)) + "\n"
+
+
+def markdown_lines(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table whose columns but the first are numbers."""
+    rules = ["---", *["---:"] * (len(titles) - 1)]
+    return [f"| {' | '.join(cells)} |" for cells in (titles, rules, *rows)]
 
 
 def percent(share: float) -> str:

@@ -1,10 +1,12 @@
 """Recorded HTTP exchanges in the trace store: their table, how one is packed, which session it
-belongs to, and how they are found.
+belongs to, how they are found, and what was answered: JSON, or a stream of server-sent events put
+together to the object that the same request answers without `stream`.
 
 Bodies are kept as they were on the wire but for keys, which are cut, and for compression, which is
 undone, because keys in it could not be found. The recorder makes the table where it is missing.
 """
 
+import contextlib
 import hashlib
 import json
 import re
@@ -21,7 +23,6 @@ from posttrain.runtime.exits import ConfigurationError, DataError
 from posttrain.runtime.limits import clip, reason
 from posttrain.runtime.redaction import MIN_KEY_CHARS, redact
 from posttrain.runtime.sqlite import transaction
-from posttrain.traces.answers import message_of, read_answer, read_json
 
 TABLE = """
 CREATE TABLE IF NOT EXISTS exchanges (
@@ -55,6 +56,7 @@ CONDITIONS = {  # `grep` is the last: SQLite reads bodies for it alone
 }
 _SECRET = re.compile(r"auth|key|cookie|secret|token(?!s)", re.IGNORECASE)  # in names of headers and parameters
 _PARAMETER = re.compile(rf"([?&][^=&]*(?:{_SECRET.pattern})[^=&]*=)[^&]+", re.IGNORECASE)
+_GROWS = ("content", "reasoning_content", "reasoning", "refusal", "arguments")  # texts that come in pieces
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 Headers = Sequence[tuple[str, str]]
 
@@ -189,6 +191,38 @@ def read_exchange(connection: sqlite3.Connection, exchange_id: int) -> Exchange:
     return exchange
 
 
+def read_json(body: bytes) -> Any:
+    """The JSON value of a body, None where it is none."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def read_answer(body: bytes) -> dict[str, Any]:
+    """The answer as one object, also of a stream that was cut off; empty where it is neither a JSON
+    object nor events. An error in mid-stream is the object's `error`."""
+    if (answer := read_json(body)) is not None:
+        return answer if isinstance(answer, dict) else {}
+    whole: dict[str, Any] = {}
+    for text in re.split(r"(?:\r\n|\n|\r){2}", body.decode("utf-8-sig", "replace")):
+        data = [line[5:] for line in re.split(r"[\r\n]+", text) if line.startswith("data:")]
+        event = read_json("\n".join(data).encode())
+        with contextlib.suppress(AttributeError, TypeError, RecursionError):  # a comment, `[DONE]`, or cut off
+            if str(event.get("type")).startswith("response."):
+                whole = event.get("response") or whole  # the last event of the Responses API has all of it
+            else:
+                _merge(whole, {"error": event} if event.get("type") == "error" else event)
+    return whole
+
+
+def message_of(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The first choice's message, empty where there is none."""
+    with contextlib.suppress(LookupError, TypeError, ValueError):
+        return dict(answer["choices"][0]["message"])
+    return {}
+
+
 def delete_oldest(connection: sqlite3.Connection, *, before: float) -> int:
     """Delete some of the exchanges that began before that time; returns how many."""
     if not _has_table(connection):
@@ -208,3 +242,22 @@ def _holds(request: bytes, response: bytes, text: str) -> bool:
     bodies = [zlib.decompress(request), zlib.decompress(response)]
     bodies.append(json.dumps(read_answer(bodies[1]), ensure_ascii=False).encode(errors="replace"))
     return any(one in body for one in spellings for body in bodies)
+
+
+def _merge(whole: dict[str, Any], chunk: Mapping[str, Any]) -> None:
+    """Add a chunk: choices and tool calls go by `index`, and deltas become the message."""
+    for name, value in chunk.items():
+        name = "message" if name == "delta" else name  # noqa: PLW2901
+        if isinstance(value, dict):
+            whole[name] = whole.get(name) or {}
+            _merge(whole[name], value)
+        elif isinstance(value, list):
+            parts = whole[name] = whole.get(name) or []
+            for part in value:
+                known = [one for one in parts if "index" in part and one.get("index") == part["index"]]
+                parts += [] if known else [{}]
+                _merge((known or parts)[-1], part)
+        elif name in _GROWS and isinstance(value, str):
+            whole[name] = (whole.get(name) or "") + value
+        elif value is not None or name not in whole:
+            whole[name] = value

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import compress
 from typing import Any
 
-from posttrain.data.schemas import task_columns, task_from_columns, trajectory_columns, trajectory_from_columns
+from posttrain.data.schemas import task_columns, trajectory_columns, trajectory_from_columns
 from posttrain.traces.values import TracedEpisode
 from posttrain.types import Task, Turn
 
@@ -94,11 +94,6 @@ def pack_task(task: Task) -> Row:
     """The row of a task: digest, task_id, cell, content."""
     content = to_json(task_columns(task))
     return hashlib.sha256(content.encode()).digest(), task.task_id, "/".join(task.labels.values()), content
-
-
-def unpack_task(content: str) -> Task:
-    """The task of a row's `content`."""
-    return task_from_columns(json.loads(content))
 
 
 def to_json(content: Mapping[str, Any]) -> str:

@@ -11,6 +11,8 @@ from typing import Any
 
 from posttrain.runtime.exits import ConfigurationError
 
+Table = tuple[list[str], list[list[str]]]  # titles of the columns, and the cells of each row
+
 
 @dataclass(frozen=True, slots=True)
 class EpisodeFilter:
@@ -33,38 +35,6 @@ class EpisodeFilter:
     stop_reason: str | None = None
     is_success: bool = False
     rewards: tuple[float, float] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One episode in a list."""
-
-    episode_id: int
-    run: int
-    stage: str
-    part: str
-    step: int | None
-    task_id: str
-    cell: str
-    num_turns: int
-    is_success: bool | None  # 0 or 1 as SQLite has it
-    is_failed: bool
-    stop_reason: str
-    reward: float | None
-    advantage: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class RunLine:
-    """One run in a list."""
-
-    run: int
-    stage: str
-    key: str
-    started_at: float
-    num_episodes: int
-    num_turns: int
-    num_failed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,29 +75,41 @@ def matching(connection: sqlite3.Connection, wanted: EpisodeFilter, *, limit: in
 
 
 def count_matching(connection: sqlite3.Connection, wanted: EpisodeFilter) -> int:
-    """Number of episodes that match."""
     where, values = _conditions(wanted)
     return int(connection.execute(f"SELECT count(*) FROM episodes e WHERE {where}", values).fetchone()[0])
 
 
-def lines(connection: sqlite3.Connection, episodes: Sequence[int]) -> list[Line]:
-    """A line for each id, in their order; those that are gone are left out."""
-    statement = (
-        "SELECT e.id, e.run, stage, part, step, task_id, cell, num_turns, is_success, is_failed, stop_reason, reward, "
-        "advantage FROM episodes e JOIN runs r ON r.id = e.run JOIN tasks t ON t.id = e.task "
-        "WHERE e.id IN (SELECT value FROM json_each(?))"
+def episodes_table(connection: sqlite3.Connection, episodes: Sequence[int]) -> Table:
+    """A row for each id, in their order; those that are gone are left out."""
+    return _table(
+        connection,
+        "SELECT e.id AS episode, trim(stage || ' ' || part) AS stage, run, step, substr(task_id, 1, 12) AS task, cell, "
+        "num_turns AS turns, CASE WHEN is_success IS NULL THEN iif(is_failed, 'aborted', '-') "
+        "WHEN is_success AND NOT is_failed THEN 'success' ELSE 'failed' END AS result, stop_reason AS stop, "
+        "iif(reward IS NULL, '-', printf('%.3f', reward)) AS reward, "
+        "iif(advantage IS NULL, '-', printf('%.3f', advantage)) AS advantage "
+        "FROM json_each(?) asked JOIN episodes e ON e.id = asked.value JOIN runs r ON r.id = run "
+        "JOIN tasks t ON t.id = task ORDER BY asked.key",
+        json.dumps(episodes),
     )
-    found = {row[0]: Line(*row) for row in connection.execute(statement, (json.dumps(episodes),))}
-    return [found[episode] for episode in episodes if episode in found]
 
 
-def runs(connection: sqlite3.Connection) -> list[RunLine]:
-    """The runs of which an episode is left, newest first."""
-    statement = (
-        "SELECT r.id, stage, key, started_at, count(*), sum(num_turns), sum(is_failed) "
-        "FROM episodes e JOIN runs r ON r.id = e.run GROUP BY r.id ORDER BY started_at DESC"
+def runs_table(connection: sqlite3.Connection) -> Table:
+    """A row for each run of which an episode is left, newest first; `key` is the folder of its
+    checkpoints."""
+    return _table(
+        connection,
+        "SELECT r.id AS run, stage, strftime('%Y-%m-%d %H:%M:%S', started_at, 'unixepoch', 'localtime') AS started, "
+        "key, printf('%,d', count(*)) AS episodes, printf('%,d', sum(num_turns)) AS turns, "
+        "printf('%,d', sum(is_failed)) AS failed "
+        "FROM episodes e JOIN runs r ON r.id = run GROUP BY r.id ORDER BY started_at DESC",
     )
-    return [RunLine(*row) for row in connection.execute(statement)]
+
+
+def stages(connection: sqlite3.Connection) -> list[str]:
+    """The stages of which an episode is left, sorted."""
+    rows = connection.execute("SELECT DISTINCT stage FROM episodes JOIN runs r ON r.id = run ORDER BY stage")
+    return [stage for (stage,) in rows]
 
 
 def groups(connection: sqlite3.Connection, run: int) -> list[Group]:
@@ -144,6 +126,17 @@ def groups(connection: sqlite3.Connection, run: int) -> list[Group]:
     ]
 
 
+def others_of_group(connection: sqlite3.Connection, episode: int) -> list[int]:
+    """The other episodes that the run played of the task in the same step and part, newest
+    first."""
+    rows = connection.execute(
+        "SELECT o.id FROM episodes e JOIN episodes o ON o.run = e.run AND o.task = e.task AND o.part = e.part "
+        "AND o.step IS e.step WHERE e.id = ? AND o.id != e.id ORDER BY o.id DESC",
+        (episode,),
+    )
+    return [other for (other,) in rows]
+
+
 def trainings(connection: sqlite3.Connection) -> list[int]:
     """The runs whose episodes have optimizer steps, newest first."""
     statement = "SELECT DISTINCT run FROM episodes WHERE step IS NOT NULL ORDER BY run DESC"
@@ -155,6 +148,12 @@ def similar_tool(connection: sqlite3.Connection, name: str) -> str | None:
     none is similar."""
     names = [known for (known,) in connection.execute("SELECT DISTINCT tool FROM calls INDEXED BY calls_by_tool")]
     return None if name in names else next(iter(difflib.get_close_matches(name, names, n=1)), "")
+
+
+def _table(connection: sqlite3.Connection, statement: str, *values: str) -> Table:
+    found = connection.execute(statement, values)
+    titles = [name for name, *_ in found.description]
+    return titles, [["-" if cell is None else str(cell) for cell in row] for row in found]
 
 
 def _conditions(wanted: EpisodeFilter) -> tuple[str, list[Any]]:

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from posttrain.traces.packing import storable, unpack, unpack_task
+from posttrain.data.schemas import task_from_columns
+from posttrain.traces.packing import storable, unpack
 from posttrain.traces.store import damaged
 from posttrain.traces.values import Run, StoredEpisode
 from posttrain.types import Outcome
@@ -33,7 +34,7 @@ def read_episode(connection: sqlite3.Connection, episode_id: int) -> StoredEpiso
     try:
         figures = {"advantage": advantage, "step": step, "part": part}
         is_success = None if is_success is None else bool(is_success)
-        traced = unpack(tuple(body), unpack_task(task), is_success=is_success, **figures)
+        traced = unpack(tuple(body), task_from_columns(json.loads(task)), is_success=is_success, **figures)
         return StoredEpisode(episode_id, Run(uid, stage, key, started_at, json.loads(settings)), traced)
     except _UNREADABLE as error:
         [(file,)] = connection.execute("SELECT file FROM pragma_database_list WHERE name = 'main'")

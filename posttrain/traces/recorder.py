@@ -2,23 +2,22 @@
 
 Bytes go through as they come. The last of an answer is sent when the exchange is in the store, so
 that a kill loses no exchange that was answered: in a stream that is the event after which clients
-stop reading. One thread commits, those that wait together in one transaction. A store that cannot
-be written breaks no program. Server and client are aiohttp's, whose parsers are in C.
+stop reading. A store that cannot be written breaks no program. Server and client are aiohttp's,
+whose parsers are in C.
 """
 
 import asyncio
 import contextlib
 import hmac
 import os
-import queue
 import re
 import secrets
 import signal
 import sys
-import threading
 import time
 import zlib
 from collections.abc import AsyncIterator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +28,13 @@ from yarl import URL
 
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.limits import MAX_ANSWER_BYTES, clip, reason
+from posttrain.runtime.loopback import LOOPBACK, stranger
 from posttrain.runtime.redaction import redact
 from posttrain.runtime.sqlite import transaction
 from posttrain.traces.exchanges import TABLE, Exchange, pack
-from posttrain.traces.location import VARIABLE, max_store_bytes, trace_location
-from posttrain.traces.store import open_to_write, typed_errors
+from posttrain.traces.store import VARIABLE, max_store_bytes, open_to_write, trace_location, typed_errors
 from posttrain.traces.writer import make_room
 
-LOOPBACK = "127.0.0.1"
 _LAST = re.compile(  # where a client may take a stream for complete
     rb'^data: ?\[DONE\]|"finish_reason": ?"|"type": ?"(?:response\.(?:completed|failed|incomplete)|error)"',
     re.MULTILINE,
@@ -45,7 +43,6 @@ _HOP = re.compile("connection|keep-alive|proxy-.*|te|trailer|transfer-encoding|u
 _READABLE = ("gzip", "x-gzip", "deflate", "identity")  # encodings that are undone in the record
 _MARGIN = 2**16  # cut off the end of a body over the limit: half of a key may stand there
 _BUSY_MS = 2000  # an answer waits so long for another process's transaction
-_BUGS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 class ExchangeWriter:
@@ -58,48 +55,31 @@ class ExchangeWriter:
         with typed_errors(path):
             self._connection.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
             self._connection.executescript(TABLE)
-        self._queue: queue.SimpleQueue[tuple[Exchange, asyncio.Future[None]] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="exchanges")
-        self._thread.start()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="exchanges")
 
     def put(self, exchange: Exchange) -> "asyncio.Future[None]":
-        """Done when the exchange is committed, or cannot be."""
-        done = asyncio.get_running_loop().create_future()
-        self._queue.put((exchange, done))
-        return done
+        """Done when the exchange is committed, or cannot be. Whoever waits may be cancelled, and it
+        is committed all the same."""
+        done = asyncio.wrap_future(self._thread.submit(self._write, exchange))
+        self._thread.submit(self._make_room)  # behind it: no answer waits for what is deleted
+        return asyncio.shield(done)
 
     def close(self) -> None:
         """Returns when everything is written."""
-        self._queue.put(None)
-        self._thread.join()
+        self._thread.shutdown()
         self._connection.close()
 
-    def _run(self) -> None:
-        batch: list[tuple[Exchange, asyncio.Future[None]] | None] = []
-        while None not in batch:
-            batch = [self._queue.get()]
-            while not self._queue.empty():
-                batch.append(self._queue.get())
-            put = [one for one in batch if one]
-            self._write(list(dict.fromkeys(exchange for exchange, _ in put)))
-            for _, done in put:
-                done.get_loop().call_soon_threadsafe(_set, done)
-            with _told("nothing can be deleted"), typed_errors(self._path):
-                make_room(self._connection, max_bytes=self._max_bytes)
-
-    def _write(self, exchanges: list[Exchange]) -> None:
-        with _told(f"{len(exchanges)} exchanges are not recorded, requests go on"):
-            rows = []
+    def _write(self, exchange: Exchange) -> None:
+        with _told("an exchange is not recorded, requests go on"):
             with typed_errors(self._path), transaction(self._connection):
-                for exchange in exchanges:
-                    row: tuple[Any, ...] = ()
-                    with _told("an exchange is not recorded, by a bug of ours", _BUGS):
-                        row = pack(self._connection, exchange)
-                    if row:
-                        statement = f"INSERT OR REPLACE INTO exchanges VALUES (?{', ?' * (len(row) - 1)})"
-                        rows.append((exchange, self._connection.execute(statement, row).lastrowid))
-            for exchange, row_id in rows:
-                exchange.exchange_id = row_id
+                row = pack(self._connection, exchange)
+                statement = f"INSERT OR REPLACE INTO exchanges VALUES (?{', ?' * (len(row) - 1)})"
+                row_id = self._connection.execute(statement, row).lastrowid
+            exchange.exchange_id = row_id
+
+    def _make_room(self) -> None:
+        with _told("nothing can be deleted"), typed_errors(self._path):
+            make_room(self._connection, max_bytes=self._max_bytes)
 
 
 class Recorder:
@@ -144,9 +124,7 @@ class Recorder:
                 await runner.cleanup()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        own = [f"{host}:{self._port}" for host in (LOOPBACK, "localhost")]
-        # A site whose name was made to lead to this machine, or a page of another in a browser.
-        if request.host not in own or request.headers.get("Origin", f"http://{own[0]}")[7:] not in own:
+        if stranger(request.headers, self._port):
             return _error(403, "this server answers programs of this machine, and no other site's pages")
         if not request.raw_path.startswith("/v1/"):
             return _error(404, f"{request.raw_path[:200]} is not forwarded; the base URL ends in /v1")
@@ -317,15 +295,10 @@ def _error(status: int, message: str) -> web.Response:
     return web.json_response({"error": {"message": message, "type": "recorder_error", "code": None}}, status=status)
 
 
-def _set(done: "asyncio.Future[None]") -> None:
-    if not done.done():  # its handler may be cancelled
-        done.set_result(None)
-
-
 @contextlib.contextmanager
-def _told(what: str, kinds: tuple[type[Exception], ...] = (Exception,)) -> Iterator[None]:
+def _told(what: str) -> Iterator[None]:
     """Say on stderr that something failed, and go on: recording may fail, the program may not."""
     try:
         yield
-    except kinds as error:
+    except Exception as error:
         print(f"[record] {what}: {redact(str(error))}", file=sys.stderr, flush=True)

@@ -8,7 +8,6 @@ model is needed. Latencies are never compared.
 
 import difflib
 import json
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -73,7 +72,7 @@ def replay(
 
 
 class _RecordedMessages:
-    """A policy that gives the recorded messages, anew for each episode id."""
+    """A policy that gives the recorded messages."""
 
     def __init__(self, recorded: TracedEpisode) -> None:
         trajectory = recorded.trajectory
@@ -83,17 +82,13 @@ class _RecordedMessages:
         self._replies = [Reply(message) for message in messages]
         if trajectory.stop_reason is StopReason.TOKEN_LIMIT and messages:
             self._replies[-1] = Reply(messages[-1], StopReason.TOKEN_LIMIT)
-        self._num_given: Counter[str] = Counter()
 
     async def reply(self, episode: Episode) -> Reply:
-        index = self._num_given[episode.episode_id]
-        if index == len(self._replies):
+        if len(episode.turns) == len(self._replies):
             raise EngineFailed(END_OF_RECORD)
-        self._num_given[episode.episode_id] += 1
-        return self._replies[index]
+        return self._replies[len(episode.turns)]
 
-    def release(self, episode: Episode) -> None:
-        pass
+    def release(self, episode: Episode) -> None: ...
 
 
 def _message_differences(recorded: TracedEpisode, replayed: Trajectory) -> Iterator[Difference]:

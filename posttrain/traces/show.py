@@ -1,56 +1,13 @@
-"""Text of traces for a terminal: a list of episodes, a list of runs, and one episode as a
-conversation."""
+"""Text of traces for a terminal: a table, and one episode as a conversation."""
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from posttrain.runtime.control_chars import escape_control_chars, visible_line
-from posttrain.traces.query import Line, RunLine
 from posttrain.traces.values import StoredEpisode
 from posttrain.types import Message, ToolRun, Trajectory, Turn
 
 _INDENT = "  "
 _MAX_GOAL = 500  # characters; the rest of a goal is cut
-
-
-def episodes_table(episodes: Sequence[Line]) -> str:
-    """A table with a row for each episode; missing numbers are `-`."""
-    header = ("episode", "stage", "run", "step", "task", "cell", "turns", "result", "stop", "reward", "advantage")
-    rows = [
-        (
-            str(one.episode_id),
-            f"{one.stage} {one.part}".rstrip(),
-            str(one.run),
-            "-" if one.step is None else str(one.step),
-            one.task_id[:12],
-            one.cell,
-            str(one.num_turns),
-            _result(one.is_success, is_failed=one.is_failed),
-            one.stop_reason,
-            _number(one.reward),
-            _number(one.advantage),
-        )
-        for one in episodes
-    ]
-    return text_table(header, rows)
-
-
-def runs_table(runs: Sequence[RunLine]) -> str:
-    """A table with a row for each run; `key` is the folder of its checkpoints."""
-    header = ("run", "stage", "started", "key", "episodes", "turns", "failed")
-    rows = [
-        (
-            str(one.run),
-            one.stage,
-            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.started_at)),
-            one.key,
-            f"{one.num_episodes:,}",
-            f"{one.num_turns:,}",
-            f"{one.num_failed:,}",
-        )
-        for one in runs
-    ]
-    return text_table(header, rows)
 
 
 def conversation(episode: StoredEpisode) -> str:

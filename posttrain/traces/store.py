@@ -1,19 +1,36 @@
-"""SQLite file of the trace store: its schema, and connections to it.
+"""SQLite file of the trace store: where it lies, its schema, and connections to it.
 
 Columns that filters read (`episodes`) are apart from what a reader of one episode wants (`bodies`):
 a million turns are 25 MB of the former, scanned in a moment, and ten times as much of the latter. A
 task is stored once, by the hash of its content.
+
+Its place and size limit are machine facts, so they come from the environment and not from
+params.yaml: changing them reruns nothing. Network mounts are refused: SQLite's write-ahead log
+keeps its index in memory that all readers and writers share. Two machines share none, so the file
+would be damaged silently.
 """
 
 import contextlib
+import os
+import re
 import sqlite3
+from dataclasses import dataclass
 from pathlib import Path
 
+from posttrain.runtime.environment import positive_number
 from posttrain.runtime.exits import ConfigurationError, DataError
 from posttrain.runtime.locks import one_at_a_time
 from posttrain.runtime.sqlite import typed_errors as typed_sqlite_errors
-from posttrain.traces.location import VARIABLE, refuse_network_mount
+from posttrain.runtime.state import STATE_DIR, TRACES
 
+VARIABLE = "POSTTRAIN_TRACES"
+MAX_VARIABLE = "POSTTRAIN_TRACES_MAX_GB"
+DEFAULT_PATH = STATE_DIR / TRACES
+DEFAULT_MAX_GB = 2.0
+_NETWORK = re.compile(
+    r"nfs\d*|cifs|smb\w*|afs|9p|lustre|gpfs|beegfs\w*|ceph|glusterfs|pvfs2|orangefs|ocfs2|gfs2|vboxsf|prl_fs"
+    r"|fuse\.(sshfs|glusterfs|ceph\S*|beegfs\S*|lustre\S*|juicefs|s3fs|gcsfuse|goofys|rclone|mount-s3|blobfuse\d*|davfs\S*|vmhgfs\S*)"
+)
 BUSY_TIMEOUT_S = 60.0  # for another writer's transaction; an import has the longest, a run at a time
 REMEDY = (
     "move the file away, and the next stage begins a new one; episodes are records for people, "
@@ -67,6 +84,46 @@ CREATE TABLE calls (
 ) WITHOUT ROWID;
 CREATE INDEX calls_by_tool ON calls (tool, outcome);
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A store's path. `is_asked`: a person named it, so an error about it is raised; at the default
+    path a stage warns and goes on."""
+
+    path: Path
+    is_asked: bool
+
+
+def trace_location() -> Location | None:
+    """The path in `POSTTRAIN_TRACES`, None where it says `off`, `.posttrain/traces.db` in the
+    working directory where it is not set."""
+    asked = os.environ.get(VARIABLE, "")
+    if asked.lower() == "off":
+        return None
+    return Location(Path(asked), True) if asked else Location(DEFAULT_PATH, False)
+
+
+def max_store_bytes() -> int:
+    """`POSTTRAIN_TRACES_MAX_GB` in bytes, 10^9 a gigabyte. Raises ConfigurationError."""
+    return int(positive_number(os.environ, MAX_VARIABLE, DEFAULT_MAX_GB, "gigabytes") * 1e9)
+
+
+def refuse_network_mount(path: Path) -> None:
+    """Raises ConfigurationError where `path` (links followed; it need not exist) is on a network
+    mount: the deepest mount point above it counts, and of several over one point the last."""
+    import psutil  # slower than a whole listing, which does not ask
+
+    where, kind = path.resolve(), ""
+    for mount in sorted(psutil.disk_partitions(all=True), key=lambda mount: len(Path(mount.mountpoint).parts)):
+        if where.is_relative_to(mount.mountpoint):
+            kind = mount.fstype
+    if _NETWORK.fullmatch(kind):
+        raise ConfigurationError(
+            f"{path} is on a network mount ({kind}): SQLite's write-ahead log needs memory that all readers and "
+            "writers share, which two machines have not, and the store would be damaged. Set "
+            f"{VARIABLE} to a path on a local disk, or to off"
+        )
 
 
 def open_to_write(path: Path) -> sqlite3.Connection:

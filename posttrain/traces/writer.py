@@ -25,9 +25,8 @@ from pydantic import BaseModel
 from posttrain.runtime.exits import ConfigurationError, DataError, StageError
 from posttrain.runtime.sqlite import transaction
 from posttrain.traces.exchanges import delete_oldest
-from posttrain.traces.location import VARIABLE, max_store_bytes, trace_location
 from posttrain.traces.packing import Row, pack_body, pack_calls, pack_filters, pack_task, to_json
-from posttrain.traces.store import open_to_write, set_aside, typed_errors
+from posttrain.traces.store import VARIABLE, max_store_bytes, open_to_write, set_aside, trace_location, typed_errors
 from posttrain.traces.values import Run, TracedEpisode
 from posttrain.types import Task
 

@@ -50,11 +50,6 @@ class Checked:
     has: Mapping[str, bool] = field(default_factory=dict)
     facts: Mapping[str, float | None] = field(default_factory=dict)
 
-    @property
-    def is_kept(self) -> bool:
-        """True where no rule that was tried is broken."""
-        return all(finding.state != "FAILED" for finding in self.findings)
-
 
 def check_world(
     make: Callable[[], Domain], counts: Mapping[Split, int], rule: RuleReward, *, section: WorldParams | None

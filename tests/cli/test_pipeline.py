@@ -10,18 +10,18 @@ import pytest
 
 from benchmarks.toy_tree import environment, make_tree
 from posttrain.cli.pipeline import Times, plan_text
-from posttrain.pipeline.plan import Fate, PlannedStage
+from posttrain.pipeline.plan import PlannedStage
 from posttrain.provenance.lockfile import lock_entries
 from tests.console import posttrain
 
 pytestmark = pytest.mark.xdist_group("plan")
 
-CHECK = PlannedStage("check", Fate.RUNS, ("params.yaml",), is_constant=True)
-TRAIN = PlannedStage("train", Fate.RUNS, ("a", "b", "c", "d", "e"))
-KEPT = PlannedStage("kept", Fate.CACHED, ("data/kept is deleted",))
-JUDGE = PlannedStage("judge@one", Fate.MAYBE, (), ("train",))
-OTHER = PlannedStage("judge@two", Fate.MAYBE, ("seed 1 → 2",), ("train", "judge@one"))
-DONE = PlannedStage("done", Fate.CURRENT)
+CHECK = PlannedStage("check", "runs", ("params.yaml",), is_constant=True)
+TRAIN = PlannedStage("train", "runs", ("a", "b", "c", "d", "e"))
+KEPT = PlannedStage("kept", "cached", ("data/kept is deleted",))
+JUDGE = PlannedStage("judge@one", "maybe", (), ("train",))
+OTHER = PlannedStage("judge@two", "maybe", ("seed 1 → 2",), ("train", "judge@one"))
+DONE = PlannedStage("done", "current")
 
 
 def test_every_stage_that_is_not_current_has_a_line_with_its_reason_and_its_time():

@@ -7,7 +7,7 @@ import json
 import threading
 from dataclasses import replace
 
-from posttrain.debug.page import TEMPLATE, DebugPage, Source
+from posttrain.debug.page import TEMPLATE, DebugPage
 from posttrain.debug.player import Player
 from posttrain.debug.server import DebugServer
 from posttrain.debug.session import Session
@@ -17,6 +17,7 @@ from posttrain.rollout.episodes import run_episodes
 from posttrain.traces.store import open_to_read
 from posttrain.traces.values import TracedEpisode
 from posttrain.types import Outcome
+from tests.loopback import serving
 from tests.rollout.lock_world import LIMITS, LockDomain, arguments_of, call, lock_task, say
 from tests.traces.episodes import record
 from tests.waiting import wait_until
@@ -74,15 +75,9 @@ def served(folder):
     def open_store():
         return contextlib.closing(open_to_read(folder / "traces.db"))
 
-    page = DebugPage(Source(open_store, session_of), who="me", code="abc", edits=folder / "edits.parquet")
-    server = DebugServer(page, rendered(TEMPLATE, title="Debugger"))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    page = DebugPage(open_store, session_of, who="me", code="abc", edits=folder / "edits.parquet")
+    with serving(DebugServer(page, rendered(TEMPLATE, title="Debugger"))) as server:
         yield server
-    finally:
-        server.should_exit = True
-        thread.join(30)
 
 
 def asked(server, path, body=b"{}", *, method="POST", **headers):

@@ -18,19 +18,8 @@ from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.play_on import Fork
 from posttrain.runtime.exits import ConfigurationError, DataError
 from posttrain.types import Message
+from tests.debug.page_server import Guesser
 from tests.rollout.lock_world import LIMITS, LockDomain, LockWorld, ScriptedExpert, arguments_of, call, lock_task, say
-
-
-class Guesser:
-    """Tries 1, then 2, and says done; at once where the lock is open."""
-
-    async def reply(self, episode):
-        results = [one.content for one in episode.messages if one.role == "tool"]
-        if len(results) == 2 or any('"open":true' in one for one in results):
-            return Reply(say("done"))
-        return Reply(call("try_code", arguments_of("12"[len(results)])))
-
-    def release(self, episode): ...
 
 
 class Domain(LockDomain):
@@ -116,7 +105,7 @@ def test_what_is_wrong_is_explained_and_changes_nothing(session):
         "save": "there is no edited message to verify",
         "tokens": "tokens are a model's",
         "compare 0": "not enough values to unpack",
-        "compare 0 7": "there are the branches 0 to 0",
+        "compare 0 7": "there is no branch 7: there are 0 to 0",
         "offer open": "the world has no tool 'open'; it has try_code, jam",
         "mode fast": "mode stub, pin or live",
         "break entropy 1": "entropies are a model's",

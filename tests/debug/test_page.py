@@ -224,7 +224,7 @@ def test_arguments_are_checked_as_one_types_and_change_nothing(server):
         ("message", {"message": "done"}, "message: Input should be"),
         ("offer", {"names": ["open"]}, "the world has no tool 'open'"),
         ("mode", {"mode": "fast"}, "mode: Input should be 'stub', 'pin' or 'live'"),
-        ("compare", {"nodes": [0, 7]}, "there are the branches 0 to 0"),
+        ("compare", {"nodes": [0, 7]}, "there is no branch 7: there are 0 to 0"),
         ("compare", {"nodes": [0]}, "at least 2 items"),
         ("play", {"num": 0}, "greater than or equal to 1"),
         ("play", {"num": 10**9}, "less than or equal to 256"),

@@ -51,7 +51,7 @@ def test_the_check_of_the_knobs_is_told_of_the_cards_that_a_stage_has_to_itself(
 def test_a_targets_jobs_are_told_what_it_says():
     target = {"type": "slurm", "environment": {"WANDB_MODE": "offline"}}
     found = DispatchSettings.model_validate({"target": "backend", "targets": {"backend": target}, "resources": {}})
-    assert (found.environment_on("backend"), found.environment_on("other")) == ({"WANDB_MODE": "offline"}, {})
+    assert found.targets["backend"].environment == {"WANDB_MODE": "offline"}
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_what_only_sounds_like_a_key_is_told(tmp_path):
         "AWS_SHARED_CREDENTIALS_FILE": "/x",
     }
     write(tmp_path, told)
-    assert load_settings(tmp_path).environment_on("here") == told
+    assert load_settings(tmp_path).targets["here"].environment == told
 
 
 def write(root, environment):

@@ -259,7 +259,7 @@ def test_the_table_of_stages_names_the_cause_of_a_failure_and_what_other_stages_
 
 def test_a_status_knows_what_is_missing_and_counts_what_ran():
     run_status = RunStatus([StageNode(name, "", "", (), (), (), ()) for name in ("one", "two", "three", "four")])
-    run_status.finish("one", NodeOutcome("cached", 0.1))
-    run_status.finish("two", NodeOutcome("completed", 9.0, num_preempted=2))
+    run_status.outcomes["one"] = NodeOutcome("cached", 0.1)
+    run_status.outcomes["two"] = NodeOutcome("completed", 9.0, num_preempted=2)
     assert run_status.missing() == ["three", "four"]
     assert run_status.summary() == "1 of 4 stages ran, preempted 2 times"

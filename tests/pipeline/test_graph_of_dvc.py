@@ -56,7 +56,7 @@ def test_every_stage_comes_after_what_it_reads_and_otherwise_in_the_order_of_the
 
 def test_a_matrix_item_is_a_node_with_its_own_command_outs_and_parameters(root):
     node = next(node for node in read_graph(root) if node.name == "evaluate@sft")
-    assert (node.stage, node.item, node.description) == ("evaluate", "sft", "how good is it")
+    assert (node.stage, node.description) == ("evaluate", "how good is it")
     assert node.command == "wc -c < models/weights > scores/sft"
     assert node.deps == ("models", "code/evaluate.py")
     assert node.outs == ("scores/sft",)
@@ -66,7 +66,7 @@ def test_a_matrix_item_is_a_node_with_its_own_command_outs_and_parameters(root):
 
 def test_a_stage_without_items_and_without_upstream_says_so(root):
     node = next(node for node in read_graph(root) if node.name == "check")
-    assert (node.stage, node.item, node.deps, node.params, node.upstream) == ("check", "", (), (), ())
+    assert (node.stage, node.deps, node.params, node.upstream) == ("check", (), (), ())
 
 
 def test_reading_the_graph_from_a_relative_path_gives_the_same_graph(root, monkeypatch):

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from posttrain.pipeline.dedup_lock import lock_key
+from posttrain.pipeline.executor import lock_key
 from posttrain.runtime.exits import Interrupted
 from tests.waiting import wait_until
 
@@ -41,7 +41,7 @@ def test_other_keys_wait_for_nothing(tmp_path):
 
 def test_a_holder_that_was_killed_holds_nothing(tmp_path, repository):
     hold = (
-        "import sys, os, signal; from pathlib import Path; from posttrain.pipeline.dedup_lock import lock_key\n"
+        "import sys, os, signal; from pathlib import Path; from posttrain.pipeline.executor import lock_key\n"
         "with lock_key(Path(sys.argv[1]), 'key', print, is_stopped=lambda: False):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)"
     )

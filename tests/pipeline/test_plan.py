@@ -40,7 +40,7 @@ if __name__ == "__main__":
     run_stage(check)
 """
 STAGES = ["check", "make", "refine", "judge@first", "judge@second"]
-CURRENT, CACHED, RUNS, MAYBE = Fate.CURRENT, Fate.CACHED, Fate.RUNS, Fate.MAYBE
+CURRENT, CACHED, RUNS, MAYBE = "current", "cached", "runs", "maybe"
 
 
 @pytest.fixture(scope="module")

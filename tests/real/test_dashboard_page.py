@@ -1,6 +1,5 @@
 """The dashboard in a real browser: it draws, lists and compares."""
 
-import threading
 from urllib.parse import urlsplit
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from benchmarks.branches import Branch, make_repository
 from posttrain.pipeline.git import git
 from posttrain.report.comparison.dashboard import Dashboard
+from tests.loopback import serving
 from tests.real.browser import asked_for, browsing, complaints, find_browser
 
 pytestmark = [
@@ -21,8 +21,7 @@ def test_the_dashboard_lists_and_compares_branches(tmp_path):
     branches = [Branch("main", success=0.8), Branch("exp/a", 1, 0.9, a), Branch("exp/b", 2, 0.7, b)]
     root = make_repository(tmp_path / "repository", branches)
     (tmp_path / "browser").mkdir()
-    with Dashboard(root) as server, browsing(tmp_path / "browser") as page:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with serving(Dashboard(root)) as server, browsing(tmp_path / "browser") as page:
         for domain in ("Network", "Runtime", "Log"):
             page.send(f"{domain}.enable")
         page.open(server.address)
@@ -49,5 +48,4 @@ def test_the_dashboard_lists_and_compares_branches(tmp_path):
         page.wait_for("location.pathname == '/compare' && document.querySelectorAll('canvas').length > 10", "the page")
         assert page.run("document.title") == "exp/a against main"
         assert [event for event in complaints(page) if "favicon" not in str(event)] == []
-        assert {urlsplit(url).netloc for url in asked_for(page)} == {f"127.0.0.1:{server.server_port}"}
-        server.shutdown()
+        assert {urlsplit(url).netloc for url in asked_for(page)} == {f"127.0.0.1:{server.port}"}

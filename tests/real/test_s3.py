@@ -19,7 +19,7 @@ from posttrain.dispatch.settings import DispatchSettings
 from posttrain.pipeline.executor import StageExecutor
 from posttrain.pipeline.graph import read_graph
 from posttrain.pipeline.remote.checkpoints import CHECKPOINT, MARKER
-from posttrain.traces.location import VARIABLE
+from posttrain.traces.store import VARIABLE
 from tests.s3_server import BUCKET, KEYS, planted, serve
 from tests.traces.episodes import ids
 from tests.tracking.toy_pipeline import check_pipeline, make_experiment, run_pipeline
@@ -279,7 +279,7 @@ def test_a_stage_that_the_run_cache_cannot_keep_is_refused_before_it_runs(root, 
 
 def test_a_bucket_that_is_not_there_fails_before_a_job_is_started(root, server):
     chosen = settings(server.url)
-    wrong = chosen.storage("here").model_copy(update={"url": "s3://none"})
+    wrong = chosen.targets["here"].storage.model_copy(update={"url": "s3://none"})
     target = chosen.targets["here"].model_copy(update={"storage": wrong})
     outcome = run(root, "prepare", chosen.model_copy(update={"targets": {"here": target}}))
     assert (outcome.exit_code, outcome.job) == (78, "")

@@ -18,7 +18,7 @@ from posttrain.dispatch.backend import Cause, JobSpec, JobState, Resources
 from posttrain.dispatch.backends.slurm import ANSWER_LIMIT_S, SlurmBackend
 from posttrain.dispatch.dispatcher import Dispatcher, Work
 from posttrain.dispatch.records import JobRecords
-from posttrain.dispatch.retries import NextStep, next_step
+from posttrain.dispatch.retries import next_step
 from posttrain.pipeline.results import record_result
 from posttrain.pipeline.snapshot import Snapshot, freeze
 from posttrain.runtime.exits import ConfigurationError, Interrupted
@@ -93,7 +93,7 @@ class TestSlurmBackend(BackendContract):
         wait_until((folder / "up").exists)
         slurm("scontrol", "update", f"JobId={number_of(job_id)}", "EndTime=now+1minute")
         status = self.wait(backend, job_id, JobState.ENDED, timeout_s=120)
-        assert (status.exit_code, status.cause, next_step(status, attempt=1)) == (75, Cause.TIME_LIMIT, NextStep.FAILED)
+        assert (status.exit_code, status.cause, next_step(status, attempt=1)) == (75, Cause.TIME_LIMIT, "failed")
         assert (folder / "checkpoint").exists()
 
     def test_why_a_job_waits_is_said_in_slurms_word_and_in_ours(self, backend, folder):
@@ -121,7 +121,7 @@ class TestSlurmBackend(BackendContract):
         status = self.wait(
             backend, backend.submit(self.job(folder, script, name="large", memory_gb=0.1)), JobState.ENDED
         )
-        assert (status.cause, next_step(status, attempt=1)) == (Cause.OUT_OF_MEMORY, NextStep.FAILED)
+        assert (status.cause, next_step(status, attempt=1)) == (Cause.OUT_OF_MEMORY, "failed")
 
     def test_a_job_whose_node_died_may_run_again_and_slurm_itself_does_not_start_it(self, backend, folder):
         job_id = backend.submit(self.job(folder, "open('runs', 'a').write('x');" + SLEEP, name="lost"))
@@ -134,7 +134,7 @@ class TestSlurmBackend(BackendContract):
             subprocess.run(
                 ["scontrol", "update", f"NodeName={node}", "State=RESUME"], check=False
             )  # it may have come back by itself
-        assert (status.cause, next_step(status, attempt=1)) == (Cause.NODE_LOST, NextStep.AGAIN)
+        assert (status.cause, next_step(status, attempt=1)) == (Cause.NODE_LOST, "again")
         assert (folder / "runs").read_text() == "x"
         wait_until(lambda: "idle" in slurm("sinfo", "--noheader", f"--nodes={node}", "--partition=gpu", "--format=%T"))
 

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from posttrain.runtime.exits import ConfigurationError
-from posttrain.traces.location import Location, max_store_bytes, refuse_network_mount, trace_location
+from posttrain.traces.store import Location, max_store_bytes, refuse_network_mount, trace_location
 
 MOUNTS = {
     "/": "ext4",

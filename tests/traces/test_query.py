@@ -1,11 +1,22 @@
 """Filters, on ten episodes that can be counted by hand."""
 
+import itertools
+import time
 from dataclasses import replace
 
 import pytest
 
 from posttrain.runtime.exits import ConfigurationError
-from posttrain.traces.query import EpisodeFilter, count_matching, lines, parse_steps, runs, similar_tool
+from posttrain.traces.query import (
+    EpisodeFilter,
+    count_matching,
+    episodes_table,
+    others_of_group,
+    parse_steps,
+    runs_table,
+    similar_tool,
+)
+from posttrain.traces.show import text_table
 from posttrain.traces.store import open_to_read
 from posttrain.types import Message, StopReason, ToolCall
 from tests.rollout.lock_world import arguments_of, call, lock_task, say
@@ -77,25 +88,53 @@ def test_a_filter_gives_the_episodes_that_meet_all_conditions_newest_first(store
     connection.close()
 
 
-def test_a_line_says_what_a_person_chooses_by(store):
+def test_a_list_has_a_row_for_each_episode_in_the_order_asked_for(store):
     connection = open_to_read(store)
-    [line, judged] = lines(connection, [5, 2, 11])
+    shown = text_table(*episodes_table(connection, [5, 2, 11, 7, 3]))
     connection.close()
-    assert (line.stage, line.step, line.task_id, line.cell) == ("train_policy", 31, "lost", "lock")
-    assert (line.stop_reason, line.is_success, line.is_failed, line.num_turns) == ("tool_failed", None, True, 1)
-    assert (judged.is_success, judged.num_turns) == (False, 2)
+    assert shown.splitlines() == [
+        "episode  stage                run  step  task   cell  turns  result   stop         reward  advantage",
+        "5        train_policy         1    31    lost   lock  1      aborted  tool_failed  -       -",
+        "2        train_policy         1    20    wrong  lock  2      failed   done         -       -",
+        "7        evaluate@sft greedy  2    -     t      lock  2      -        done         -       -",
+        "3        train_policy         1    21    t      lock  2      success  done         -       -",
+    ]
+
+
+def test_rewards_and_advantages_have_three_digits_and_a_hostile_name_one_line(tmp_path):
+    played = opened()
+    rewarded = replace(played, trajectory=replace(played.trajectory, reward=1.0), advantage=-0.12345)
+    record(tmp_path / "traces.db", "x\n\x1b[31m", [rewarded])
+    connection = open_to_read(tmp_path / "traces.db")
+    _, row = text_table(*episodes_table(connection, [1])).splitlines()
+    connection.close()
+    assert row.split()[-2:] == ["1.000", "-0.123"]
+    assert "x⟨U+000A⟩⟨U+001B⟩[31m" in row
 
 
 def test_runs_are_counted_newest_first(store):
     connection = open_to_read(store)
-    listed = [(line.stage, line.num_episodes, line.num_failed) for line in runs(connection)]
+    titles, rows = runs_table(connection)
     connection.close()
-    assert listed == [
-        ("evaluated_twice", 1, 0),
-        ("evaluate@policy", 1, 0),
-        ("evaluate@sft", 2, 0),
-        ("train_policy", 6, 4),
+    listed = [{name: row[titles.index(name)] for name in ("stage", "episodes", "failed")} for row in rows]
+    assert [tuple(one.values()) for one in listed] == [
+        ("evaluated_twice", "1", "0"),
+        ("evaluate@policy", "1", "0"),
+        ("evaluate@sft", "2", "0"),
+        ("train_policy", "6", "4"),
     ]
+    assert rows[0][titles.index("started")] == time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(4))
+
+
+def test_a_group_has_the_others_of_its_run_task_step_and_part(tmp_path):
+    places = list(itertools.product(("a", "b"), (None, 1, 2), ("", "greedy"))) * 2
+    played = {name: spoken(say("done"), task=lock_task(name)) for name in "ab"}
+    for stage in ("one", "other"):
+        record(tmp_path / "traces.db", stage, [replace(played[a], step=step, part=part) for a, step, part in places])
+    connection = open_to_read(tmp_path / "traces.db")
+    found = [others_of_group(connection, number) for number in range(1, 49)]
+    connection.close()
+    assert found == [[start + (at + 12) % 24] for start in (1, 25) for at in range(24)]
 
 
 def test_a_misspelt_tool_is_told_from_one_that_matches_nothing(store):

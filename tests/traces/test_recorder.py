@@ -266,7 +266,7 @@ def test_a_store_that_cannot_be_written_is_told_and_breaks_no_program(upstream, 
     assert post(recording.url, ask("broken"))[2] == BROKEN
     assert [one.model for one in recording.found()] == ["broken"]
     recording.process.terminate()
-    assert "[record] 1 exchanges are not recorded, requests go on: " in recording.process.communicate(timeout=60)[1]
+    assert "[record] an exchange is not recorded, requests go on: " in recording.process.communicate(timeout=60)[1]
 
 
 def test_an_upstream_that_is_not_there_is_an_error_of_the_gateway(tmp_path):

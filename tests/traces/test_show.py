@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from posttrain.traces.query import Line
-from posttrain.traces.show import conversation, episodes_table
+from posttrain.traces.show import conversation
 from posttrain.traces.values import StoredEpisode, TracedEpisode
 from posttrain.types import Message, Outcome, StopReason, ToolCall, ToolRun, Trajectory, Turn
 from tests.rollout.lock_world import lock_task
@@ -90,34 +89,3 @@ def test_what_would_steer_a_terminal_or_forge_a_line_is_spelt_out():
     assert f"\n  (价\u3000格\t1)\n  ({spelt_out})\n" in text
     assert "task       ⟨U+001B⟩]0;title⟨U+0007⟩⟨U+202E⟩ " in text
     assert [line for line in text.splitlines() if line.startswith(("assistant", "user"))] == ["user", "assistant"]
-    table = episodes_table([Line(1, 1, "s", "p", None, "t", "c", 1, True, False, "x\n\x1b[31m", None, None)])
-    assert len(table.splitlines()) == 2
-    assert "x⟨U+000A⟩⟨U+001B⟩[31m" in table
-
-
-def test_a_list_has_a_row_for_each_episode():
-    line = Line(
-        12,
-        3,
-        "evaluate@sft",
-        "greedy",
-        None,
-        "0123456789abcdef",
-        "tool_selection/hk/zh/2",
-        3,
-        True,
-        False,
-        "done",
-        1.0,
-        None,
-    )
-    assert episodes_table(
-        [line, replace(line, episode_id=7, step=20, is_success=None, is_failed=True)]
-    ).splitlines() == [
-        "episode  stage                run  step  task          cell                    turns  result   stop  "
-        "reward  advantage",
-        "12       evaluate@sft greedy  3    -     0123456789ab  tool_selection/hk/zh/2  3      success  done  "
-        "1.000   -",
-        "7        evaluate@sft greedy  3    20    0123456789ab  tool_selection/hk/zh/2  3      aborted  done  "
-        "1.000   -",
-    ]

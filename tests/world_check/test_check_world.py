@@ -87,7 +87,6 @@ def test_a_world_that_keeps_the_contract_and_has_every_part_is_tried_by_every_ru
     assert {finding.rule: (finding.state, finding.why) for finding in kept.findings} == dict.fromkeys(
         DEFECTS, ("ok", "")
     )
-    assert kept.is_kept
     assert all(kept.has.values())
     assert kept.num_tasks == dict.fromkeys(SPLITS, NUM_TASKS)
     assert kept.facts["max_gold_messages"] == 4  # a question, two calls, an answer
@@ -107,7 +106,6 @@ def test_the_rule_finds_its_planted_defect_and_no_other_rule_does(rule, defect):
     found = checked(domain_with(defect), in_child=defect is planted.DrawnByHash)
     failed = {finding.rule: finding.why for finding in found.findings if finding.state == "FAILED"}
     assert set(failed) == {rule} | ALSO_BREAKS.get(defect, set()), failed
-    assert not found.is_kept
     assert all(len(why) > 40 for why in failed.values()), failed  # a sentence, not a word
 
 

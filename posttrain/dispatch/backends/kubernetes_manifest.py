@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pydantic
+
 from posttrain.dispatch.backend import JobSpec
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.plain_yaml import read_yaml
@@ -30,13 +32,13 @@ GUARD = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@pydantic.dataclasses.dataclass(frozen=True, config={"extra": "forbid", "allow_inf_nan": False})
 class Mount:
     """A folder that every job sees at `path`. `source` is as Kubernetes has it:
     `{"persistentVolumeClaim": {"claimName": "work"}}`."""
 
     path: str
-    source: Mapping[str, Any]
+    source: dict[str, pydantic.JsonValue]
     is_read_only: bool = False
 
 
@@ -85,7 +87,6 @@ def read_template(path: Path) -> dict[str, Any]:
 
 
 def manifest(spec: JobSpec, settings: KubernetesSettings, template: Mapping[str, Any]) -> dict[str, Any]:
-    """The batch/v1 Job to create."""
     job = copy.deepcopy(dict(template))
     folder, resources = str(spec.folder.resolve()), spec.resources
     metadata = job.setdefault("metadata", {})

@@ -92,7 +92,6 @@ def read(
 
 
 def to_text(end: JobStatus) -> str:
-    """Serialise an end for the annotation `END`."""
     return json.dumps({"exit_code": end.exit_code, "cause": end.cause, "note": end.note})
 
 
@@ -155,7 +154,6 @@ def _of_living(pod: Json, nodes: Nodes, now: datetime, patience_s: float) -> tup
 
 
 def _end_of(pod: Json) -> JobStatus:
-    """End of a pod that is over."""
     status = pod["status"]
     reason, message = status.get("reason", ""), status.get("message", "")
     note = f"{reason}: {message}" if message else reason

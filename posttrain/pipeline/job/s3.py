@@ -72,7 +72,7 @@ def run(stage: str, store: ObjectStore, place: JobFolder, attempt: int) -> int:
     _bring_tree(store, place, attempt)
     os.chdir(TREE)
     _bring_inputs(stage, store, place)
-    checkpoints = ShippedCheckpoints(store, place.checkpoints, STATE_DIR / "checkpoints")
+    checkpoints = ShippedCheckpoints(store, place.folder("checkpoints"), STATE_DIR / "checkpoints")
     if num_brought := checkpoints.bring():
         _log(f"{num_brought} checkpoints of earlier attempts are here")
     code = _run_stage(stage, store, checkpoints, preemption)
@@ -147,18 +147,17 @@ def _run_stage(stage: str, store: ObjectStore, checkpoints: ShippedCheckpoints, 
 
 
 def _ship_records(store: ObjectStore, place: JobFolder, attempt: int) -> None:
-    """Ship traces, W&B's runs and costs."""
     for name in (TRACES, f"{TRACES}-wal"):
         if (STATE_DIR / name).exists():
-            store.put(STATE_DIR / name, f"{place.traces}{attempt}/{name}")
+            store.put(STATE_DIR / name, f"{place.folder('traces')}{attempt}/{name}")
     runs = STATE_DIR / WANDB
     if runs.is_dir():
         with tempfile.TemporaryDirectory() as folder:
             archive = Path(folder) / "wandb.tar.gz"
             pack(runs, archive, is_left_out=lambda path: path.parts[0] == STAGED or (runs / path).is_symlink())
-            store.put(archive, f"{place.wandb}{attempt}.tar.gz")
+            store.put(archive, f"{place.folder('wandb')}{attempt}.tar.gz")
     if COSTS.exists():
-        store.put(COSTS, f"{place.costs}{attempt}.jsonl")
+        store.put(COSTS, f"{place.folder('costs')}{attempt}.jsonl")
 
 
 def _log(line: str) -> None:

@@ -23,7 +23,7 @@ from dvc.stage import PipelineStage
 from dvc.stage.cache import _can_hash, _get_cache_hash, _get_stage_hash
 from dvc_data.hashfile.transfer import TransferResult
 
-from posttrain.pipeline.remote.names import S3Remote
+from posttrain.dispatch.settings import S3Remote
 from posttrain.pipeline.remote.object_store import CONNECT_S, READ_S, ObjectStore, Unreachable
 from posttrain.pipeline.snapshot import outs_holding
 from posttrain.provenance.fingerprint import load_as_dvc

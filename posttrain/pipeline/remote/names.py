@@ -2,54 +2,24 @@
 however a stage, a branch or a knob is called."""
 
 import argparse
-import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
+from posttrain.dispatch.settings import S3Remote
 from posttrain.runtime.exits import ConfigurationError
 
-PATIENCE_S, SHIP_EVERY_S = 120.0, 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class S3Remote:
-    """`url` is `s3://bucket` or `s3://bucket/prefix`. An S3 that does not answer is asked again for
-    `patience_s`; a job ships what is new of its checkpoints every `ship_every_s`."""
-
-    url: str
-    endpoint_url: str | None = None
-    region: str | None = None
-    patience_s: float = PATIENCE_S
-    ship_every_s: float = SHIP_EVERY_S
-
-    @property
-    def bucket(self) -> str:
-        return self.url.removeprefix("s3://").partition("/")[0]
-
-    @property
-    def prefix(self) -> str:
-        """Ends with `/`, or is empty."""
-        path = self.url.removeprefix("s3://").partition("/")[2].strip("/")
-        return f"{path}/" if path else ""
-
-    def __str__(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def parse(cls, text: str) -> "S3Remote":
-        """Inverse of `str`."""
-        return cls(**json.loads(text))
+RECORDS = ("snapshots", "claims", "traces", "wandb", "costs")  # what a job leaves beside its checkpoints
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """`--remote` and `--place`, which `options` writes."""
-    parser.add_argument("--remote", type=S3Remote.parse, required=True, help="S3Remote as JSON")
+    parser.add_argument("--remote", type=S3Remote.model_validate_json, required=True, help="S3Remote as JSON")
     parser.add_argument("--place", type=JobFolder.parse, required=True, help="SUBMITTER/KEY")
 
 
 def options(remote: S3Remote, place: "JobFolder") -> tuple[str, ...]:
     """For the command line of a program whose parser has `add_options`."""
-    return (f"--remote={remote}", f"--place={place}")
+    return (f"--remote={remote.model_dump_json()}", f"--place={place}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,32 +45,13 @@ class JobFolder:
     def prefix(self) -> str:
         return f"jobs/{self}/"
 
-    @property
-    def checkpoints(self) -> str:
-        return f"{self.prefix}checkpoints/"
-
-    @property
-    def records(self) -> tuple[str, ...]:
-        """Prefixes of all but the checkpoints; an attempt's number follows each."""
-        return (f"{self.prefix}snapshots/", f"{self.prefix}claims/", self.traces, self.wandb, self.costs)
-
-    @property
-    def traces(self) -> str:
-        return f"{self.prefix}traces/"
-
-    @property
-    def wandb(self) -> str:
-        """Prefix of the packed runs of W&B."""
-        return f"{self.prefix}wandb/"
-
-    @property
-    def costs(self) -> str:
-        return f"{self.prefix}costs/"
+    def folder(self, kind: str) -> str:
+        """Prefix of `checkpoints`, or of one of `RECORDS`, where an attempt's number follows."""
+        return f"{self.prefix}{kind}/"
 
     def claim(self, attempt: int) -> str:
         """Made by the one process that runs an attempt."""
-        return f"{self.prefix}claims/{attempt}"
+        return f"{self.folder('claims')}{attempt}"
 
     def snapshot(self, attempt: int) -> str:
-        """The packed tree of an attempt."""
-        return f"{self.prefix}snapshots/{attempt}.tar.gz"
+        return f"{self.folder('snapshots')}{attempt}.tar.gz"

@@ -21,7 +21,7 @@ from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError, SSLError
 
-from posttrain.pipeline.remote.names import S3Remote
+from posttrain.dispatch.settings import S3Remote
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 
 CONNECT_S, READ_S = 5, 60

@@ -3,61 +3,46 @@
 import subprocess
 import sys
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
+from posttrain.dispatch.settings import S3Remote
 from posttrain.pipeline.job.single_stage import NOT_THERE
-from posttrain.pipeline.remote.names import JobFolder, S3Remote, options
+from posttrain.pipeline.remote.names import JobFolder, options
 from posttrain.pipeline.snapshot import Snapshot, copy_snapshot
 from posttrain.runtime.exits import DataError, Interrupted, as_error
 
 SUBMIT, SINGLE_STAGE = "posttrain.pipeline.remote.submit", "posttrain.pipeline.job.single_stage"
 
 
-class Storage(Protocol):
-    """Moves snapshots to jobs and results back; called from several threads, for different
-    stages."""
-
-    def command(self, frozen: Snapshot) -> tuple[str, ...]:
-        """Command of the job, in its folder."""
-        ...
-
-    def prepare(self, frozen: Snapshot, folder: Path, attempt: int) -> None:
-        """Make the job's folder, and have the snapshot where the job finds it."""
-        ...
-
-    def has_result(self, frozen: Snapshot) -> bool:
-        """True if DVC's run cache has a result of these inputs, fetched from the storage where it
-        is there. No job has been started for it."""
-        ...
-
-    def collect(self, frozen: Snapshot, folder: Path, *, is_good: bool) -> Snapshot:
-        """Collect after the job its result, if it ended well, and its trace stores; gives the
-        snapshot where they lie."""
-        ...
-
-
 class SharedDisk:
     """Storage of jobs that work in a folder that the submitter sees, on DVC's own cache. `python`
-    is the interpreter there."""
+    is the interpreter there. A storage moves snapshots to jobs and results back; it is called from
+    several threads, for different stages."""
 
     def __init__(self, *, python: str) -> None:
         self._python = python
 
     def command(self, frozen: Snapshot) -> tuple[str, ...]:
+        """Command of the job, in its folder."""
         return (self._python, "-u", "-m", "posttrain.pipeline.job.shared_disk", "--", frozen.stage)
 
     def prepare(self, frozen: Snapshot, folder: Path, attempt: int) -> None:  # noqa: ARG002 names of folders tell attempts apart
+        """Make the job's folder, and have the snapshot where the job finds it."""
         copy_snapshot(frozen, folder)
 
     def has_result(self, frozen: Snapshot) -> bool:
+        """True if DVC's run cache has a result of these inputs, fetched from the storage where it
+        is there. No job has been started for it."""
         return frozen.has_run
 
     def collect(self, frozen: Snapshot, folder: Path, *, is_good: bool) -> Snapshot:
+        """Collect after the job its result, if it ended well, and its trace stores; gives the
+        snapshot where they lie."""
         return Snapshot(folder, frozen.stage, frozen.key, has_run=is_good)
 
 
 class S3:
-    """Storage of jobs that see nothing of the submitter's disk. `submitter` names the tree among
+    """The same for jobs that see nothing of the submitter's disk. `submitter` names the tree among
     all that share the bucket; `python` is the interpreter there."""
 
     def __init__(self, remote: S3Remote, *, submitter: str, python: str) -> None:
@@ -93,6 +78,9 @@ class S3:
         """False where something is not there."""
         name, *more = command
         return _run_program(frozen, SUBMIT, name, *self._options(frozen), *more)
+
+
+Storage: TypeAlias = SharedDisk | S3
 
 
 def restore(snapshot: Snapshot) -> bool:

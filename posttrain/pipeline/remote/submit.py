@@ -19,7 +19,7 @@ from dvc.repo import Repo
 from posttrain.pipeline.job.single_stage import NOT_THERE
 from posttrain.pipeline.remote.archive import pack, unpack
 from posttrain.pipeline.remote.cache import NAME, config_section, fetch_result, push_inputs, refuse_without_run_cache
-from posttrain.pipeline.remote.names import JobFolder, add_options
+from posttrain.pipeline.remote.names import RECORDS, JobFolder, add_options
 from posttrain.pipeline.remote.object_store import ObjectStore
 from posttrain.pipeline.snapshot import CACHE_OF_DVC, find_stage, use_verified_runs
 from posttrain.provenance.costs import COSTS, append_cost, read_cost_lines
@@ -54,15 +54,15 @@ def collect(stage: str, store: ObjectStore, place: JobFolder, *, is_over: bool) 
     Then delete what is not needed there any more: all of the job where its result is here, and
     where it is over without one, all but checkpoints.
     """
-    for found in store.list(place.traces):
+    for found in store.list(place.folder("traces")):
         store.get(found.name, STATE_DIR / "traces" / Path(found.name).parent.name / Path(found.name).name)
-    for found in store.list(place.wandb):
+    for found in store.list(place.folder("wandb")):
         with tempfile.TemporaryDirectory() as folder:
             archive, runs = Path(folder) / "wandb.tar.gz", Path(folder) / WANDB
             store.get(found.name, archive)
             unpack(archive, runs)
             shutil.copytree(runs, STATE_DIR / WANDB, dirs_exist_ok=True)
-    for found in store.list(place.costs):
+    for found in store.list(place.folder("costs")):
         with tempfile.TemporaryDirectory() as folder:
             store.get(found.name, Path(folder) / COSTS.name)
             for cost in read_cost_lines(Path(folder) / COSTS.name):
@@ -70,7 +70,7 @@ def collect(stage: str, store: ObjectStore, place: JobFolder, *, is_over: bool) 
     with Repo() as repo, repo.lock:
         use_verified_runs(repo)
         is_there = fetch_result(repo, find_stage(repo, stage), store)
-    for prefix in (place.prefix,) if is_there else place.records if is_over else ():
+    for prefix in (place.prefix,) if is_there else map(place.folder, RECORDS) if is_over else ():
         store.delete(prefix)
     return 0 if is_there else NOT_THERE
 

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 from posttrain.evals.significance import LEVEL, Decision
 from posttrain.pipeline.git import git
-from posttrain.report.comparison.curves import first_chart
+from posttrain.report.comparison.curves import drawn_charts
 from posttrain.report.comparison.runs import Commit, read_commits, read_objects
 from posttrain.report.comparison.settings import Setting, compare_settings
 from posttrain.report.comparison.tables import knobs_and_code, verdict
@@ -130,7 +130,7 @@ class _Scale:
 def _curve(setting: Setting) -> dict[str, Any] | None:
     """The first metric of the training, as the points of an SVG: its `line`, the `band` over seeds;
     and the first and last value in words."""
-    if (chart := first_chart(setting)) is None:
+    if (chart := next(drawn_charts([setting]), None)) is None:
         return None
     [curve] = chart["curves"]
     steps, mean, low, high = (_averaged(curve[name]) for name in ("steps", "mean", "low", "high"))

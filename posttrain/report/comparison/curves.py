@@ -12,22 +12,13 @@ from posttrain.report.comparison.settings import Setting
 MAX_POINTS = 400  # of a curve on the page; more are thinned out evenly
 
 
-def drawn_charts(settings: Sequence[Setting]) -> list[dict[str, Any]]:
+def drawn_charts(settings: Sequence[Setting]) -> Iterator[dict[str, Any]]:
     """The charts of metrics for which some setting has numbers, one for each metric.
 
     Each has `title`, `is_share`, and `curves`: for each setting its `name`, `steps` (N), `mean`
     (N), and `low` and `high` (N) over its seeds, where it has several; empty lists where it has no
     numbers. A step counts the seeds that have it. `resumed`: the steps after which some run was
     resumed."""
-    return list(_charts(settings))
-
-
-def first_chart(setting: Setting) -> dict[str, Any] | None:
-    """The one that stands first on the page of this setting alone; None without numbers."""
-    return next(_charts([setting]), None)
-
-
-def _charts(settings: Sequence[Setting]) -> Iterator[dict[str, Any]]:
     for source, charts in (("policy", {**GRPO_CHARTS, **SPREAD_CHARTS, **DPO_CHARTS}), ("SFT", SFT_LOSS)):
         for title, (metrics, options) in charts.items():
             for name, key in metrics.items():

@@ -1,128 +1,52 @@
 """Serves the list of local branches and comparisons of them on a loopback port, for the user who
-started it.
+started it: for the key in the printed address, or the cookie that is given for it."""
 
-A port of the loopback interface is open to every user of the machine, and to every page in a
-browser. So a request has to name this host, and to bring the key that is drawn for each run and
-printed once, or the cookie that is given for it.
-"""
-
-import hmac
-import secrets
 from collections.abc import Callable
-from functools import cached_property
-from http.cookies import CookieError, SimpleCookie
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from posttrain.report.comparison.branches import MAX_COMPARED, branches_page, local_branches
 from posttrain.report.comparison.page import comparison_page
 from posttrain.report.comparison.runs import read_runs
 from posttrain.report.comparison.settings import compare_settings
 from posttrain.runtime.control_chars import escape_control_chars
-from posttrain.runtime.exits import ConfigurationError, StageError
+from posttrain.runtime.exits import StageError
+from posttrain.runtime.loopback import LOOPBACK, LoopbackServer, own_response
 
-LOOPBACK = "127.0.0.1"
 
-
-class Dashboard(ThreadingHTTPServer):
-    """Serves the tree at `root` until `shutdown`. Port 0 is any that is free; raises
-    ConfigurationError where it is taken."""
-
-    daemon_threads = True
+class Dashboard(LoopbackServer):
+    """Serves the tree at `root`. `address` has the key, which is all that a reader needs; `cookie`
+    is a name with the port, because a browser sends a host's cookies to all of its ports."""
 
     def __init__(self, root: Path, port: int = 0) -> None:
         local_branches(root)  # refuses what is no repository
-        self.root, self.key = root, secrets.token_urlsafe(32)
+        self.root = root
+        super().__init__([Route("/{path:path}", self._get, methods=["GET"])], port)
+        self.address = f"http://{LOOPBACK}:{self.port}/?key={self.key}"
+        self.cookie = f"posttrain-dashboard-{self.port}"
+
+    async def _get(self, request: Request) -> Response:
+        query, path = request.query_params, request.url.path
+        if self.is_key(query.get("key", "")):
+            cookie = f"{self.cookie}={self.key}; HttpOnly; SameSite=Strict; Path=/"
+            return own_response("", 303, Location="/", Set_Cookie=cookie)
+        if not self.is_key(request.cookies.get(self.cookie, "")):
+            return own_response("the key is in the address that `posttrain dashboard` printed", 403)
+        names, baseline = list(dict.fromkeys(filter(None, query.getlist("name")))), query.get("baseline", "")
+        if path == "/compare" and not 0 < len(names) <= MAX_COMPARED:
+            most = f"{MAX_COMPARED} at most"
+            return own_response(f"name one branch or more, {most}: /compare?name=main&name=exp/a", 400)
+        pages: dict[str, Callable[[], str]] = {
+            "/": lambda: branches_page(self.root, local_branches(self.root), baseline),
+            "/compare": lambda: comparison_page(compare_settings(read_runs(self.root, names))),
+        }
+        if path not in pages:
+            return own_response("no such page", 404)
         try:
-            super().__init__((LOOPBACK, port), _Request)
-        except OSError as error:
-            raise ConfigurationError(f"port {port} of {LOOPBACK} cannot be had: {error.strerror}") from error
-
-    @property
-    def address(self) -> str:
-        """Address with the key, which is all that a reader needs."""
-        return f"http://{LOOPBACK}:{self.server_port}/?key={self.key}"
-
-    @cached_property
-    def cookie(self) -> str:
-        """Name of the cookie, with the port: a browser sends a host's cookies to all of its
-        ports."""
-        return f"posttrain-dashboard-{self.server_port}"
-
-
-class _Request(BaseHTTPRequestHandler):
-    server: Dashboard
-    protocol_version = "HTTP/1.1"
-    server_version, sys_version = "posttrain", ""
-    timeout = 60
-
-    def do_GET(self) -> None:
-        address = urlsplit(self.path)
-        query = parse_qs(address.query)
-        if self.headers.get("Host") not in {f"{host}:{self.server.server_port}" for host in (LOOPBACK, "localhost")}:
-            self._send(403, "text/plain", "another host")
-        elif self._is_key(query.get("key", [""])[0]):
-            self._send(303, "text/plain", "", Location="/", Set_Cookie=self._cookie())
-        elif not self._is_key(self._given_cookie()):
-            self._send(403, "text/plain", "the key is in the address that `posttrain dashboard` printed")
-        else:
-            pages: dict[str, Callable[[], None]] = {
-                "/": lambda: self._list(query.get("baseline", [""])[0]),
-                "/compare": lambda: self._compare(query.get("name", [])),
-            }
-            pages.get(address.path, lambda: self._send(404, "text/plain", "no such page"))()
-
-    def _list(self, baseline: str) -> None:
-        self._send_page(lambda: branches_page(self.server.root, local_branches(self.server.root), baseline))
-
-    def _compare(self, names: list[str]) -> None:
-        if not 0 < len(names) <= MAX_COMPARED:
-            self._send(
-                400, "text/plain", f"name one branch or more, {MAX_COMPARED} at most: /compare?name=main&name=exp/a"
-            )
-            return
-        unique = list(dict.fromkeys(names))
-        self._send_page(lambda: comparison_page(compare_settings(read_runs(self.server.root, unique))))
-
-    def _send_page(self, render: Callable[[], str]) -> None:
-        try:
-            page = render()
+            return own_response(await run_in_threadpool(pages[path]), kind="text/html")
         except StageError as error:
-            self._send(404, "text/plain", escape_control_chars(str(error)))
-            return
-        self._send(200, "text/html", page)
-
-    def _send(self, status: int, kind: str, text: str, **headers: str) -> None:
-        content = text.encode(errors="replace")
-        self.send_response(status)
-        for name, value in {
-            "Content-Type": f"{kind}; charset=utf-8",
-            "Cache-Control": "no-store",
-            "Cross-Origin-Resource-Policy": "same-origin",
-            "Referrer-Policy": "no-referrer",
-            "X-Content-Type-Options": "nosniff",
-            "X-Frame-Options": "DENY",
-            "Content-Length": str(len(content)),
-            **{name.replace("_", "-"): value for name, value in headers.items()},
-        }.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def _cookie(self) -> str:
-        return f"{self.server.cookie}={self.server.key}; HttpOnly; SameSite=Strict; Path=/"
-
-    def _given_cookie(self) -> str:
-        try:
-            cookies = SimpleCookie(self.headers.get("Cookie", ""))
-        except CookieError:
-            return ""
-        return cookies[self.server.cookie].value if self.server.cookie in cookies else ""
-
-    def _is_key(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(errors="replace"), self.server.key.encode())
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the name is the base class's
-        """Log nothing: the first request's line has the key in it."""
+            return own_response(escape_control_chars(str(error)), 404)

@@ -28,9 +28,8 @@ _TEMPLATE = Path(__file__).with_name("page.html")
 
 
 def comparison_page(settings: Sequence[Setting]) -> str:
-    """Render the HTML text."""
     names = [{"name": setting.name} for setting in settings]
-    data = {"settings": names, "charts": drawn_charts(settings), "tasks": task_pairs(settings)}
+    data = {"settings": names, "charts": list(drawn_charts(settings)), "tasks": task_pairs(settings)}
     return rendered(
         _TEMPLATE,
         data=data,

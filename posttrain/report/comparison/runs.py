@@ -52,11 +52,6 @@ class LockedStage:
     deps: Mapping[str, str]
     outs: Mapping[str, str]
 
-    @property
-    def key(self) -> str:
-        """Key of its record in `posttrain.provenance.run_records`."""
-        return result_key(self.deps, self.outs)
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunResults:
@@ -150,42 +145,32 @@ def read_commits(root: Path, commits: Sequence[Commit], *, policy: str = "policy
             values[kind], problems[kind] = parsed[key]
         if "another schema" in problems["evaluation"]:  # a commit of other code: one sentence says so
             problems |= dict.fromkeys(("tasks", *CURVES), "")
+        arms, records, curves = values.pop("arms"), values.pop("costs"), {name: values.pop(name) for name in CURVES}
+        # Results from another tree's cache have no costs on record.
+        keys = {name: result_key(stage.deps, stage.outs) for name, stage in values["stages"].items()} if records else {}
         runs.append(
             RunResults(
                 name=commit.name,
                 commit=commit.id,
                 author=commit.author,
                 committed_at=commit.committed_at,
-                knobs=values["knobs"],
-                stages=values["stages"],
-                evaluation=values["evaluation"],
-                tasks=values["tasks"],
-                curves={name: values[name] for name in CURVES},
-                validation=values["validation"],
-                resampling=values["resampling"],
-                seed_rates={one: values["arms"].seed_rates(policy, values["knobs"], one) for one in Measure},
+                **values,
+                curves=curves,
+                seed_rates={one: arms.seed_rates(policy, values["knobs"], one) for one in Measure},
                 problems=[problem for problem in problems.values() if problem],
-                costs=_costs_of(values["stages"], values["costs"]),
+                costs={name: records[name, key] for name, key in keys.items() if (name, key) in records},
             )
         )
     return runs
 
 
 def _commit(root: Path, name: str) -> Commit:
-    """The commit of a branch, tag or hash."""
     git(root, "rev-parse", "--git-dir")  # refuses a folder that is in no repository
     try:
         commit = git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
         return Commit(name, *git(root, "show", "--no-patch", "--format=%H%x00%an%x00%cI", commit).split("\0"))
     except ConfigurationError as error:
         raise ConfigurationError(f"git knows no branch, tag or commit of the name {name!r}") from error
-
-
-def _costs_of(stages: Mapping[str, LockedStage], records: Mapping[tuple[str, str], Cost]) -> dict[str, Cost]:
-    """Costs of the stages whose results are on record; results from another tree's cache are
-    not."""
-    keys = {name: stage.key for name, stage in stages.items()} if records else {}
-    return {name: records[name, key] for name, key in keys.items() if (name, key) in records}
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,7 @@ def compare_settings(runs: Sequence[RunResults], *, margin: float = MARGIN) -> l
             runs=group,
             counted=counted[index],
             knobs=knobs_that_differ(baseline[0].knobs, group[0].knobs),
-            code=_code_that_differs(baseline[0], group[0]),
+            code=list(knobs_that_differ(baseline[0].code, group[0].code)),
             success=_success(counted[index], Measure.PLAIN),
             strict_success=_success(counted[index], Measure.STRICT),
             measure=measure,
@@ -153,11 +153,6 @@ def _made_the_same(first: Sequence[RunResults], second: Sequence[RunResults]) ->
     models = [run.stages[_TRAINING].outs for run in (first[0], second[0]) if _TRAINING in run.stages]
     is_one_model = len(models) == 2 and models[0] == models[1]
     return len(first) == len(second) == 1 and is_one_model and first[0].outcomes() == second[0].outcomes()
-
-
-def _code_that_differs(baseline: RunResults, run: RunResults) -> list[str]:
-    before, after = baseline.code, run.code
-    return sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
 
 
 def _name(group: Sequence[RunResults]) -> str:

@@ -35,16 +35,15 @@ def stage_differences(settings: Sequence[Setting]) -> list[tuple[str, list[tuple
         (
             name,
             [
-                (_word(baseline.get(name), run.stages.get(name)) if index else "", *_took(run.costs.get(name)))
+                (
+                    _word(baseline.get(name), run.stages.get(name)) if index else "",
+                    *((duration(cost.all_s), _facts(cost)) if (cost := run.costs.get(name)) else ("", "")),
+                )
                 for index, run in enumerate(runs)
             ],
         )
         for name in names
     ]
-
-
-def _took(cost: Cost | None) -> tuple[str, str]:
-    return ("", "") if cost is None else (duration(cost.all_s), _facts(cost))
 
 
 def _facts(cost: Cost) -> str:

@@ -11,16 +11,15 @@ from posttrain.report.comparison.settings import Setting, Spent
 from posttrain.report.run_reader import Measure
 from posttrain.report.table import percent, percent_range, points
 from posttrain.runtime.control_chars import visible_line
+from posttrain.traces.show import text_table
 
 _MAX_KNOBS = 4
 
 
 def comparison_text(settings: Sequence[Setting]) -> str:
     """A row per setting, and below what has to be known of it."""
-    rows = _rows(settings)
-    header = rows[0]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    header, *rows = _rows(settings)
+    lines = text_table(header, rows).splitlines()
     lines.insert(1, "-" * len(lines[0]))
     return "\n".join([*lines, "", *comparison_notes(settings)])
 

@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from posttrain.dispatch.settings import S3Remote
 from posttrain.pipeline.remote import storage
-from posttrain.pipeline.remote.names import JobFolder, S3Remote, add_options, options
+from posttrain.pipeline.remote.names import JobFolder, add_options, options
 from posttrain.pipeline.remote.object_store import ObjectStore, Unreachable
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from tests.s3_server import BUCKET, KEYS, serve
@@ -34,7 +35,9 @@ def _keys(monkeypatch):
 def store(
     url: str, *, place: str = f"s3://{BUCKET}/some/prefix", patience_s: float = 30, told: list[str] | None = None
 ) -> ObjectStore:
-    return ObjectStore(S3Remote(place, url, patience_s=patience_s), log=([] if told is None else told).append)
+    return ObjectStore(
+        S3Remote(url=place, endpoint_url=url, patience_s=patience_s), log=([] if told is None else told).append
+    )
 
 
 @pytest.mark.needs_s3
@@ -153,11 +156,14 @@ def test_an_s3_that_stays_away_interrupts_with_cause_and_remedy(server, tmp_path
 
 
 def test_a_prefix_may_end_with_a_slash_and_options_come_back_as_they_were():
-    assert S3Remote("s3://b/p/").prefix == S3Remote("s3://b/p").prefix == "p/"
-    assert (S3Remote("s3://b").prefix, S3Remote("s3://b").bucket) == ("", "b")
+    assert S3Remote(url="s3://bucket/p/").prefix == S3Remote(url="s3://bucket/p").prefix == "p/"
+    assert (S3Remote(url="s3://bucket").prefix, S3Remote(url="s3://bucket").bucket) == ("", "bucket")
     parser = argparse.ArgumentParser()
     add_options(parser)
-    for remote in (S3Remote("s3://b/p", "http://h:1", "eu-west-1", 3.0, 4.5), S3Remote("s3://b")):
+    for remote in (
+        S3Remote(url="s3://bucket/p", endpoint_url="http://h:1", region="eu-west-1", patience_s=3.0),
+        S3Remote(url="s3://bucket"),
+    ):
         place = JobFolder("f" * 32, "0" * 64)
         given = parser.parse_args(options(remote, place))
         assert (given.remote, given.place) == (remote, place)

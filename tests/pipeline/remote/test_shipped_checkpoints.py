@@ -3,9 +3,9 @@ than the trainer keeps."""
 
 import pytest
 
+from posttrain.dispatch.settings import S3Remote
 from posttrain.pipeline.remote import checkpoints
 from posttrain.pipeline.remote.checkpoints import ShippedCheckpoints
-from posttrain.pipeline.remote.names import S3Remote
 from posttrain.pipeline.remote.object_store import ObjectStore
 from posttrain.runtime.exits import DataError
 from posttrain.train import checkpointing
@@ -24,7 +24,7 @@ def server(tmp_path_factory):
 def store(server, monkeypatch, request):
     for name, text in KEYS.items():
         monkeypatch.setenv(name, text)
-    return ObjectStore(S3Remote(f"s3://{BUCKET}/{request.node.name}", server.url))
+    return ObjectStore(S3Remote(url=f"s3://{BUCKET}/{request.node.name}", endpoint_url=server.url))
 
 
 def mirror(store, folder):

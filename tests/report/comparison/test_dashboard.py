@@ -5,7 +5,6 @@ import html
 import http.client
 import json
 import re
-import threading
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -17,6 +16,7 @@ from posttrain.report.comparison.dashboard import Dashboard
 from posttrain.report.table import percent, percent_range, points
 from posttrain.runtime.exits import ConfigurationError
 from tests.console import posttrain
+from tests.loopback import serving
 from tests.report.outline import Outline
 
 HOSTILE = "exp/<script>alert(1)</script>\u202e\u2028\x85&\"'"
@@ -38,17 +38,13 @@ def root(tmp_path):
 
 @pytest.fixture
 def dashboard(root):
-    with Dashboard(root) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
+    with serving(Dashboard(root)) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def ask(server, path, *, key="", host="", method="GET"):
     """Status, headers and text."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     headers = {"Cookie": f"{server.cookie}={key}"} if key else {}
     connection.request(method, path, headers={**headers, **({"Host": host} if host else {})})
     answer = connection.getresponse()
@@ -74,7 +70,7 @@ def test_the_key_in_the_address_becomes_a_cookie_that_pages_cannot_read(dashboar
     assert headers["Access-Control-Allow-Origin"] is None
     assert dashboard.key not in text
     assert [ask(dashboard, "/", key=dashboard.key, method=method)[0] for method in ("POST", "PUT", "DELETE")] == [
-        501
+        405
     ] * 3
 
 
@@ -109,7 +105,7 @@ def test_what_is_no_repository_and_a_port_that_is_taken_are_refused(tmp_path, da
     ran = posttrain("dashboard")
     assert (ran.exit_code, "not a git repository" in ran.stderr) == (78, True)
     with pytest.raises(ConfigurationError, match="cannot be had"):
-        Dashboard(dashboard.root, dashboard.server_port)
+        Dashboard(dashboard.root, dashboard.port)
 
 
 def page_of(root, baseline=""):
