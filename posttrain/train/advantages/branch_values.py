@@ -69,9 +69,9 @@ class UncertainTurns(Section):
 
 
 class BranchValueCredit(Credit):
-    """What a turn adds to what playing on earns on average, over `branches` plays by the same
-    weights from the beginning of each turn, or of the most uncertain ones. The branches are not
-    trained on, and the tokens that they write count as generated."""
+    """A turn's advantage is by how much it changes the mean reward of playing on: of `branches`
+    plays by the same weights from the beginning of each turn, or of the most uncertain ones. The
+    branches are not trained on, and the tokens that they write count as generated."""
 
     example: ClassVar[str] = "{branches: 4, at: {type: turns}, scale: {type: none}}"
     type: Literal["branch_values"]
@@ -80,7 +80,7 @@ class BranchValueCredit(Credit):
     scale: Annotated[Unscaled | BatchStd, Field(discriminator="type")]
 
     def points(self, groups: Sequence[Group], entropies: TokenAdvantages | None) -> BranchPoints:
-        """Where branches begin; nowhere in a group of fewer than two."""
+        """Turns that branches begin with; none in a group of fewer than two."""
         found = self.at.points(groups, entropies)
         return [of_group if len(of_group) > 1 else [[] for _ in of_group] for of_group in found]
 

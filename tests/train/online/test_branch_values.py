@@ -131,7 +131,7 @@ def test_branches_begin_at_every_turn_but_the_first_and_not_in_a_lone_episode():
 
 def test_branches_begin_where_the_first_tokens_are_most_uncertain():
     """Of the others' turns fewer than half must be more uncertain."""
-    entropies = [[[9.0, 0.1, 0.9], [9.0, 0.5]], [[9.0, 0.7], [9.0]]]
+    entropies = [[[9.0, 0.6, 0.9], [9.0, 0.5]], [[9.0, 0.7], [9.0]]]
     rule = credit(at=UNCERTAIN)
     assert points(rule, [3, 2], [2, 1], entropies=entropies) == [[[2], []], [[1], []]]
     both = [group([0, 0], [2, 2], num_tokens=3)]
