@@ -56,7 +56,7 @@ class Player:
             limits=limits.model_copy(update={"max_aborted_frac": 1.0}),
             codec=self.codec,
             tools=tools,
-            allow_differences=allow_differences,
+            differing="allow" if allow_differences else "refuse",
             progress=self.progress,
         )
 

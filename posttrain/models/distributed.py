@@ -90,9 +90,9 @@ def refuse_unequal_shares(batch_size: int, knob: str) -> None:
 
 
 def share_rows(rows: Sequence[T]) -> Sequence[T]:
-    """This process's share of consecutive `rows`: of 0..7, rank 1 of 2 has 4..7."""
-    size = len(rows) // count()
-    return rows[index() * size : (index() + 1) * size]
+    """This process's share of consecutive `rows`, one fewer where they do not divide: of 0..6, rank
+    0 of 2 has 0..2 and rank 1 3..6."""
+    return rows[len(rows) * index() // count() : len(rows) * (index() + 1) // count()]
 
 
 def gather(value: T) -> list[T]:

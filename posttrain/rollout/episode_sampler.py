@@ -39,8 +39,8 @@ class EpisodeSampler:
         limits: AgentParams,
         temperature: float,
     ) -> None:
-        self._model, self._codec, self._temperature = model, codec, temperature
-        self._domain, self._reward, self._limits = domain, reward, limits
+        self.codec, self.domain, self.limits = codec, domain, limits
+        self._model, self._reward, self._temperature = model, reward, temperature
         self._engine: Engine | None = None
 
     def refresh(self) -> None:
@@ -48,9 +48,9 @@ class EpisodeSampler:
         if self._engine is None:
             self._engine = make_engine(
                 self._model,
-                max_context_tokens=self._limits.max_context_tokens,
-                check_prompts=lambda: check_prompts(self._codec, self._domain),
-                stop_ids=self._codec.stop_ids,
+                max_context_tokens=self.limits.max_context_tokens,
+                check_prompts=lambda: check_prompts(self.codec, self.domain),
+                stop_ids=self.codec.stop_ids,
             )
         else:
             self._engine.refresh_weights()
@@ -59,6 +59,17 @@ class EpisodeSampler:
         """Free the memory until the next `refresh`."""
         if self._engine is not None:
             self._engine.sleep()
+
+    def policy(self, temperature: float | None = None) -> TokenPolicy:
+        """The model as a policy, at `temperature` in place of the sampler's own."""
+        if self._engine is None:
+            self.refresh()
+        assert self._engine is not None
+        temperature = self._temperature if temperature is None else temperature
+        return TokenPolicy(self._engine, self.codec, temperature=temperature)
+
+    def scored(self, trajectories: Sequence[Trajectory], tasks: Sequence[Task]) -> list[Trajectory]:
+        return [self._reward.score(trajectory, task) for trajectory, task in zip(trajectories, tasks, strict=True)]
 
     def sample(
         self,
@@ -73,22 +84,18 @@ class EpisodeSampler:
         """One scored episode of `tasks[i]` under `seeds[i]` for every i, behind the messages
         `given[i]`, at `temperature` in place of the sampler's own. `is_share`: other processes play
         more, and all are to be judged together by `refuse_many_aborted`."""
-        if self._engine is None:
-            self.refresh()
-        assert self._engine is not None
-        temperature = self._temperature if temperature is None else temperature
-        own = TokenPolicy(self._engine, self._codec, temperature=temperature)
+        own = self.policy(temperature)
         policy: Policy = own
         if any(given):
             keys = [(task.task_id, seed) for task, seed in zip(tasks, seeds, strict=True)]
-            policy = PrefixPolicy(own, self._codec, dict(zip(keys, given, strict=True)))
-        limits = self._limits.model_copy(update={"max_aborted_frac": 1.0}) if is_share else self._limits
-        trajectories = run_episodes(policy, tasks, domain=self._domain, limits=limits, seeds=seeds, progress=progress)
-        return [self._reward.score(trajectory, task) for trajectory, task in zip(trajectories, tasks, strict=True)]
+            policy = PrefixPolicy(own, self.codec, dict(zip(keys, given, strict=True)))
+        limits = self.limits.model_copy(update={"max_aborted_frac": 1.0}) if is_share else self.limits
+        trajectories = run_episodes(policy, tasks, domain=self.domain, limits=limits, seeds=seeds, progress=progress)
+        return self.scored(trajectories, tasks)
 
     def refuse_many_aborted(self, trajectories: Sequence[Trajectory]) -> None:
         """Raises Interrupted where more of them were aborted than may be."""
-        refuse_many_aborted([one for one in trajectories if one.is_aborted], len(trajectories), self._limits)
+        refuse_many_aborted([one for one in trajectories if one.is_aborted], len(trajectories), self.limits)
 
 
 def check_prompts(codec: ChatCodec, domain: Domain) -> list[list[int]]:
@@ -161,6 +168,7 @@ class Stream(IntEnum):
     MEASUREMENT = 5  # of a program, in benchmarks and tests
     BRANCHES = 6
     OWN = 7  # rounds of rejection sampling
+    VALUES = 8  # branches for the values of turns in training
 
 
 def episode_seeds(stream: Stream, *entropy: int, count: int) -> list[int]:

@@ -9,14 +9,15 @@ wrote them are gone.
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Protocol, Self
 
 import torch
 
 from posttrain.models.distributed import gather, is_first, share_rows
-from posttrain.types import ScoredEpisode, Task
+from posttrain.rollout.play_on import Fork
+from posttrain.types import ScoredEpisode, StopReason, Task
 
 
 class EpisodeSource(Protocol):
@@ -40,6 +41,11 @@ class EpisodeSource(Protocol):
     ) -> list[ScoredEpisode]:
         """One episode of `tasks[i]` under `seeds[i]` for every i; called in a thread. Episode i
         begins behind the share `prefix_fracs[i]` of an expert's turns."""
+        ...
+
+    def play_on(self, forks: Sequence[Fork]) -> list[ScoredEpisode]:
+        """The branch of each fork, of one each. One whose world answers otherwise than recorded
+        ends as TOOL_FAILED."""
         ...
 
     def refuse_many_aborted(self, episodes: Sequence[ScoredEpisode]) -> None:
@@ -100,6 +106,24 @@ class RolloutSchedule:
         self._source.refuse_many_aborted(together)
         return together, staleness
 
+    def play_on(self, forks: Sequence[Fork]) -> list[ScoredEpisode]:
+        """The branches of all processes in the order of `forks`, without their texts and ids, by
+        the weights as they are; nothing may be played ahead. Raises Interrupted, in all processes,
+        where engines or agents aborted too many: what a world did not replay is no reason."""
+        own = share_rows(forks)
+        if self._source.is_elsewhere:
+            own = forks if is_first() else ()
+        branches: Sequence[ScoredEpisode] = ()
+        if own:
+            self._source.refresh()
+            branches = self._source.play_on(own)
+            self._source.sleep()
+        together = [one for of_process in gather([_without_texts(one) for one in branches]) for one in of_process]
+        self._source.refuse_many_aborted(
+            [one for one in together if one.trajectory.stop_reason is not StopReason.TOOL_FAILED]
+        )
+        return together
+
     def _own(self, batch: RolloutBatch) -> RolloutBatch:
         if self._source.is_elsewhere:
             return batch if is_first() else RolloutBatch((), ())
@@ -116,3 +140,8 @@ class RolloutSchedule:
         if not own.prefix_fracs:
             return self._source.run(own.tasks, own.seeds)
         return self._source.run(own.tasks, own.seeds, prefix_fracs=own.prefix_fracs)
+
+
+def _without_texts(one: ScoredEpisode) -> ScoredEpisode:
+    """A step may have thousands of branches, of which rewards and lengths are needed."""
+    return replace(one, trajectory=replace(one.trajectory, messages=(), turns=(), token_ids=(), logprobs=()))

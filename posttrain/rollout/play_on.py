@@ -12,7 +12,7 @@ from typing import Literal
 
 from posttrain.rollout.conversation import is_same_call
 from posttrain.rollout.episode import Episode, Reply
-from posttrain.rollout.episode_sampler import Stream, episode_seeds
+from posttrain.rollout.episode_sampler import EpisodeSampler, Stream, episode_seeds
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.params import AgentParams
 from posttrain.rollout.policy import Codec, Policy, ScriptedPolicy, TokenPolicy
@@ -23,6 +23,7 @@ from posttrain.worlds.protocol import Domain, World, WorldFailed
 from posttrain.worlds.tools import Tool, json_or_text
 
 ToolMode = Literal["live", "stub"]  # run anew, or answer as recorded and run nothing
+Differing = Literal["refuse", "abort", "allow"]  # a branch whose world answers otherwise than recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,22 +96,22 @@ def play_on(
     limits: AgentParams,
     codec: Codec | None = None,
     tools: ToolMode = "live",
-    allow_differences: bool = False,
+    differing: Differing = "refuse",
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Branch]:
     """Play the branches of all forks at once; `fork.num` in a row for each.
 
     With `codec` the recorded tokens are given back, as a policy that reads tokens needs; without it
     the messages, which is enough for an expert, an endpoint or a person. Raises DataError where an
-    episode has no such turn or cannot be cut into turns and, unless `allow_differences`, where the
-    world answers otherwise than recorded.
+    episode has no such turn or cannot be cut into turns and, unless `differing` says otherwise,
+    where the world answers otherwise than recorded; `abort` ends that branch alone.
     """
     plays = [(fork, seed) for fork in forks for seed in fork.seeds()]
     prefixes = {(fork.task.task_id, seed): _Prefix(fork, has_tokens=codec is not None) for fork, seed in plays}
     if len(prefixes) < len(plays):
         raise ConfigurationError("two branches of one task have the same seed: give each fork another one")
     trajectories = run_episodes(
-        _PlayOn(policy, codec, prefixes, allow_differences=allow_differences),
+        _PlayOn(policy, codec, prefixes, differing=differing),
         [fork.task for fork, _ in plays],
         domain=domain if tools == "live" else _StubDomain(domain, forks),
         limits=limits,
@@ -121,6 +122,20 @@ def play_on(
         Branch(fork, trajectory, tuple(prefix.differences), counts=tools == "live" and not fork.results)
         for (fork, _), trajectory, prefix in zip(plays, trajectories, prefixes.values(), strict=True)
     ]
+
+
+def sample_branches(sampler: EpisodeSampler, forks: Sequence[Fork]) -> list[Trajectory]:
+    """Scored branches by the sampler's model, whatever share is aborted; one whose world answers
+    otherwise than recorded ends as TOOL_FAILED."""
+    branches = play_on(
+        forks,
+        sampler.policy(),
+        domain=sampler.domain,
+        limits=sampler.limits.model_copy(update={"max_aborted_frac": 1.0}),
+        codec=sampler.codec,
+        differing="abort",
+    )
+    return sampler.scored([one.trajectory for one in branches], [one.fork.task for one in branches])
 
 
 class _Prefix:
@@ -178,11 +193,11 @@ class _PlayOn:
         codec: Codec | None,
         prefixes: Mapping[tuple[str, int], _Prefix],
         *,
-        allow_differences: bool,
+        differing: Differing,
     ) -> None:
         self._policy, self._codec, self._prefixes = policy, codec, prefixes
         self._reader = None if codec is None else TokenPolicy(PrefixEngine(()), codec, temperature=0.0)
-        self._allow_differences = allow_differences
+        self._differing = differing
 
     async def reply(self, episode: Episode) -> Reply:
         prefix, number = self._prefixes[episode.task.task_id, episode.seed], len(episode.turns)
@@ -194,11 +209,11 @@ class _PlayOn:
         given = None
         if number < prefix.num_given:
             given = prefix.reply(number, self._read(episode, prefix.put_there(number)))
-        if prefix.differences and not self._allow_differences:
-            raise DataError(
-                f"{episode.task.task_id} cannot be played on as it was recorded. {prefix.differences[0]}. "
-                "Allow differences to go on all the same"
-            )
+        if prefix.differences and self._differing != "allow":
+            found = f"{episode.task.task_id} cannot be played on as it was recorded. {prefix.differences[0]}"
+            if self._differing == "abort":
+                raise WorldFailed(found)
+            raise DataError(f"{found}. Allow differences to go on all the same")
         if given is None:
             _edit_results(episode, prefix.fork.results)
             if prefix.fork.message is None:

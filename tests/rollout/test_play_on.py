@@ -174,7 +174,7 @@ def test_a_changed_world_is_told_at_its_turn_and_stops_unless_it_is_allowed(code
     with pytest.raises(DataError, match=r"before turn 2: tool .* was recorded, now it is tool .*changed"):
         play([fork], policy, codec=codec)
     assert not engine.requests
-    [branch] = play([fork], policy, codec=codec, allow_differences=True)
+    [branch] = play([fork], policy, codec=codec, differing="allow")
     assert any(old.content in one for one in branch.differences)
     assert ("turn 2: other token ids are read than were recorded" in branch.differences) is (at > 2)
 

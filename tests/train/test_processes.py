@@ -42,6 +42,7 @@ def test_no_part_has_more_rows_than_may_go_through_at_once_and_all_have_as_many(
 
 def test_a_step_is_shared_out_in_the_order_of_its_rows(second_of_two):
     assert share_rows(range(8)) == range(4, 8)
+    assert share_rows(range(7)) == range(3, 7), "the first has 0 to 2"
     assert parts_of(16, "batch_size") == (4, 2)
     assert parts_of(12, "batch_size") == (1, 6)
 
@@ -162,6 +163,9 @@ def test_a_step_of_episodes_that_does_not_divide_is_refused_before_any_is_played
         run_online(run, tiny_model(), tasks_per_step=5, group_size=3)
 
 
+BRANCHES = {"type": "branch_values", "branches": 3, "at": {"type": "turns"}, "scale": {"type": "none"}}
+
+
 @pytest.mark.needs_processes
 @pytest.mark.parametrize(
     "more",
@@ -170,8 +174,9 @@ def test_a_step_of_episodes_that_does_not_divide_is_refused_before_any_is_played
         # of 9 members one process has 5 and the other 4: one of its five parts is an idle row
         {"join": {"type": "expert", "count": 1, "gamma": 0.1}, "kl": {"type": "loss", "weight": 0.1}},
         {"minibatches": 3, "entropy_bonus": 0.05},
+        {"credit": BRANCHES},
     ],
-    ids=["", "a row at once", "minibatches"],
+    ids=["", "a row at once", "minibatches", "branches"],
 )
 def test_the_first_step_of_learning_online_has_the_episodes_and_metrics_of_one_process(tmp_path, more):
     # 3 tasks, groups of 2: the second process begins in the middle of a group

@@ -22,7 +22,7 @@ from transformers import (
 from posttrain.models.codec import CALL, NONE, REASONING, TEXT, TokenRow
 from posttrain.models.lora import add_lora
 from posttrain.models.params import LoraAdapter
-from posttrain.types import Message, Outcome, ScoredEpisode, StopReason, Task, Trajectory
+from posttrain.types import Message, Outcome, ScoredEpisode, StopReason, Task, Trajectory, Turn
 from posttrain.worlds.lookups.schedule import KINDS
 from tests.tiny import CONFIG
 
@@ -116,7 +116,7 @@ def play_words(model, task, seed, *, given=(), is_greedy=False):
     point for each x. The first of its words are `given`."""
     x, y = map(int, task.task_id.split())
     generator = torch.Generator().manual_seed(seed)
-    token_ids, mask, logprobs = [2, x, y], [0] * 3, [0.0] * 3
+    token_ids, mask, logprobs, turns = [2, x, y], [0] * 3, [0.0] * 3, []
     for place in range(2):
         token_ids, mask, logprobs = [*token_ids, 2], [*mask, 0], [*logprobs, 0.0]
         with torch.no_grad():
@@ -127,6 +127,7 @@ def play_words(model, task, seed, *, given=(), is_greedy=False):
         token_ids.append(token)
         mask.append(int(not is_given))
         logprobs.append(0.0 if is_given else float(distribution[token]))
+        turns.append(Turn(4 - 3 * place + is_given, 1 - is_given, 0, 1 + 2 * place))
     reward = (token_ids[4] == x) / 2 + (token_ids[6] == x) / 2
     messages = (*task.messages, Message("assistant", "one"), Message("tool", "{}"), Message("assistant", "two"))
     outcome = Outcome(reward == 1, reward == 1)
@@ -142,6 +143,7 @@ def play_words(model, task, seed, *, given=(), is_greedy=False):
             logprobs,
             scores={"first": float(token_ids[4] == x), "second": float(token_ids[6] == x)},
             reward=reward,
+            turns=tuple(turns),
             outcome=outcome,
         )
     )

@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -257,6 +258,15 @@ class WordEpisodes:
             play_words(self.copy, task, seed, given=(word,) if frac >= 0.5 else ())
             for task, seed, frac, word in zip(tasks, seeds, prefix_fracs, words, strict=True)
         ]
+
+    def play_on(self, forks):
+        """Words before the turn are given back as the agent's own."""
+        recorded = [fork.trajectory for fork in forks]
+        played = [
+            play_words(self.copy, fork.task, one.seed, given=one.token_ids[4 : 2 * fork.at + 2 : 2])
+            for fork, one in zip(forks, recorded, strict=True)
+        ]
+        return [replace(one, trajectory=replace(one.trajectory, mask=[0, 0, 0, 0, 1, 0, 1])) for one in played]
 
     def refuse_many_aborted(self, episodes): ...
 

@@ -35,12 +35,13 @@ from posttrain.train.advantages.groups import (
 @dataclass(frozen=True, slots=True)
 class StepContext:
     """Inputs of a method besides the groups. `history`: of tasks in earlier steps.
-    `score_weights`: of the reward's terms. `entropies`: nats per token, None where no method
-    asks."""
+    `score_weights`: of the reward's terms. `entropies`: nats per token, `values`: expected rewards
+    before turns; None where no method asks."""
 
     history: TaskHistory
     score_weights: Mapping[str, float] = field(default_factory=dict)
     entropies: TokenAdvantages | None = None
+    values: TurnAdvantages | None = None
     seed: int = 0
     step: int = 0
 

@@ -1,5 +1,5 @@
-"""Advantages of a step's episodes, with the model passes that some methods need: entropies of the
-policy, or a critic's values."""
+"""Advantages of a step's episodes, with what some methods need besides: entropies of the policy, a
+critic's values, or branches."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from posttrain.train.advantages.branch_values import BranchValueCredit
 from posttrain.train.advantages.credit import ByEntropy, EpisodeCredit, StepContext
 from posttrain.train.advantages.critic import Critic, explained_variance, targets_of
 from posttrain.train.advantages.gae import GaeCredit
 from posttrain.train.advantages.groups import EpisodeGroup, FloatArray, TaskHistory, TokenAdvantages
+from posttrain.train.online.branches import PlayOn, play_branches
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.updates import Sample, by_place, own_micro_batches, score
 
@@ -19,7 +21,8 @@ from posttrain.train.online.updates import Sample, by_place, own_micro_batches, 
 class AdvantageEstimator:
     """`learner`: the policy, not yet sharded. `metrics` of the last step, 0 without a critic:
     `explained_variance` of the returns before it learnt from them, and `value_loss`, its mean
-    squared error."""
+    squared error; 0 without branches: `branches_played`, of these `branches_lost`, and
+    `branch_tokens`, which they wrote."""
 
     def __init__(
         self,
@@ -36,19 +39,25 @@ class AdvantageEstimator:
         self._rows_at_once = rows_at_once
         credit = params.credit
         self._critic = Critic(learner, credit.critic, device=device) if isinstance(credit, GaeCredit) else None
-        self.metrics = {"explained_variance": 0.0, "value_loss": 0.0}
+        self.metrics: dict[str, float] = {"explained_variance": 0.0, "value_loss": 0.0}
+        self.metrics |= {"branches_played": 0, "branches_lost": 0, "branch_tokens": 0}
 
     def samples(
-        self, learner: Any, groups: Sequence[EpisodeGroup], history: TaskHistory, *, step: int
+        self, learner: Any, groups: Sequence[EpisodeGroup], history: TaskHistory, *, step: int, play_on: PlayOn
     ) -> list[list[Sample]]:
         """Each group's members with an advantage per token. A critic learns from them."""
         credit, members = self._params.credit, [one.group for one in groups]
         if isinstance(credit, GaeCredit):
             found = self._by_critic(groups, credit)
         else:
-            entropies = self._entropies(learner, groups)
+            entropies, values, place = self._entropies(learner, groups), None, {"seed": self._seed, "step": step}
+            if isinstance(credit, BranchValueCredit):
+                branches = play_branches(groups, credit, play_on, entropies=entropies, **place)
+                values = branches.values
+                self.metrics |= {"branches_played": branches.num_played, "branches_lost": branches.num_lost}
+                self.metrics["branch_tokens"] = branches.num_tokens
             found = credit.token_advantages(
-                members, StepContext(history, self._score_weights, entropies, seed=self._seed, step=step)
+                members, StepContext(history, self._score_weights, entropies, values, **place)
             )
         return [_samples(group, of_group) for group, of_group in zip(groups, found, strict=True)]
 
@@ -76,7 +85,7 @@ class AdvantageEstimator:
         found, returns = credit.advantages_and_returns([one.group for one in groups], _by_group(groups, values))
         wanted = [one for of_group in returns for one in of_group]
         targets = [targets_of([wanted[place] for place in one.places_N.tolist()], one) for one in micro_batches]
-        self.metrics = {
+        self.metrics |= {
             "explained_variance": explained_variance(
                 np.concatenate(wanted), np.concatenate([values[place] for place in range(len(blank))])
             ),
@@ -88,7 +97,8 @@ class AdvantageEstimator:
     def _entropies(self, learner: Any, groups: Sequence[EpisodeGroup]) -> TokenAdvantages | None:
         """Entropy before each token, in nats; None where no method asks."""
         credit = self._params.credit
-        if not (isinstance(credit, EpisodeCredit) and isinstance(credit.equal_groups, ByEntropy)):
+        is_of_equal = isinstance(credit, EpisodeCredit) and isinstance(credit.equal_groups, ByEntropy)
+        if not is_of_equal and not (isinstance(credit, BranchValueCredit) and credit.at.needs_entropies):
             return None
         blank = [one for group in groups for one in _blank(group)]
         if not blank:

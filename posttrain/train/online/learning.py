@@ -14,6 +14,7 @@ from posttrain.rollout.engines.choice import is_elsewhere
 from posttrain.rollout.episode_sampler import EpisodeSampler, ScoredWorld
 from posttrain.rollout.episodes import demonstrate
 from posttrain.rollout.expert_traces import EditTraces, ExpertTraces, given_turns
+from posttrain.rollout.play_on import Fork, sample_branches
 from posttrain.train.online.loop import train_online
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.trainer_state import TrainingInputs
@@ -179,6 +180,9 @@ class PolicyEpisodes:
         if isinstance(self._traces, ExpertTraces) and prefix_fracs:
             given = given_turns(self._traces, tasks, prefix_fracs)
         return self._scored(self._sampler.sample(tasks, seeds, given=given, is_share=self._is_shared))
+
+    def play_on(self, forks: Sequence[Fork]) -> list[ScoredEpisode]:
+        return self._scored(sample_branches(self._sampler, forks))
 
     def refuse_many_aborted(self, episodes: Sequence[ScoredEpisode]) -> None:
         self._sampler.refuse_many_aborted([one.trajectory for one in episodes])

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from posttrain.runtime.knobs import Count, Section, SmallCount
 from posttrain.train.advantages.baselines import BaselineParams, BatchMean, VirtualBest
+from posttrain.train.advantages.branch_values import BranchValueCredit
 from posttrain.train.advantages.credit import Compared, EpisodeCredit, ImitationCredit
 from posttrain.train.advantages.gae import GaeCredit
 from posttrain.train.advantages.returns import DiscountedCredit, StatesCredit
@@ -22,7 +23,14 @@ from posttrain.train.sampling.orders import SpreadSampling, UniformSampling
 from posttrain.train.sampling.pools import PoolSampling
 
 CreditParams = Annotated[
-    EpisodeCredit | ScoresCredit | DiscountedCredit | TurnScoresCredit | StatesCredit | GaeCredit | ImitationCredit,
+    EpisodeCredit
+    | ScoresCredit
+    | DiscountedCredit
+    | TurnScoresCredit
+    | StatesCredit
+    | GaeCredit
+    | BranchValueCredit
+    | ImitationCredit,
     Field(discriminator="type"),
 ]
 Order = Annotated[
@@ -135,8 +143,21 @@ class OnlineParams(Section):
             )
         if isinstance(credit, ImitationCredit) and not isinstance(self.join, ExpertReplay | EditReplay):
             yield f"credit is imitation and join is {self.join.type}: there is nothing to imitate; join an expert"
-        if isinstance(credit, GaeCredit) and not isinstance(self.join, NoReplay):
-            yield f"credit is gae and join {self.join.type}: a critic is of what the policy itself earns; join none"
+        if isinstance(credit, GaeCredit | BranchValueCredit) and not isinstance(self.join, NoReplay):
+            yield (
+                f"credit is {credit.type} and join {self.join.type}: values are of what the policy itself earns; "
+                "join none"
+            )
+        if isinstance(credit, BranchValueCredit) and self.max_staleness:
+            yield (
+                "credit is branch_values and max_staleness 1: branches would be played by other weights than their "
+                "episodes; set max_staleness to 0"
+            )
+        if isinstance(credit, BranchValueCredit) and refills:
+            yield (
+                f"credit is branch_values and sampling.max_refills {refills}: groups of equal rewards are learnt from, "
+                "too; set max_refills to 0"
+            )
         if isinstance(credit, EpisodeCredit) and credit.drop == "equal" and credit.equal_groups.type != "by_baseline":
             yield f"credit.drop is equal and credit.equal_groups {credit.equal_groups.type}: take drop none"
         # a difference over the whole step would be measured by the spread of one group

@@ -262,6 +262,7 @@ def test_a_step_whose_groups_have_one_survivor_each_teaches_nothing_and_is_count
         "{type: scores, floor: 1.0e-4}",
         "{type: gae, over: tokens, gamma: 1.0, lam: 0.9, scale: {type: batch_std, floor: 1.0e-4}, "
         "critic: {trunk: shared, lr: 1.0e-2, updates_per_step: 1, warmup_steps: 0}}",
+        "{type: branch_values, branches: 2, at: {type: entropy, share: 0.5, tokens: 1}, scale: {type: none}}",
     ],
 )
 def test_a_step_of_lone_episodes_goes_on_under_each_kind_of_credit(tmp_path, monkeypatch, credit, num_left):

@@ -25,6 +25,9 @@ CHOICES = {
     "critic: {trunk: apart, lr: 1.0e-2, updates_per_step: 2, warmup_steps: 1}}",
     "critic on the trunk": "credit: {type: gae, over: turns, gamma: 1.0, lam: 0.9, scale: {type: none}, "
     "critic: {trunk: shared, lr: 1.0e-2, updates_per_step: 1, warmup_steps: 0}}",
+    "branches": "credit: {type: branch_values, branches: 2, at: {type: turns}, scale: {type: none}}",
+    "branches where uncertain": "credit: {type: branch_values, branches: 3, "
+    "at: {type: entropy, share: 0.4, tokens: 1}, scale: {type: batch_std, floor: 1.0e-4}}",
     "expert": "join: {type: expert, count: 1, gamma: 0.1}",
     "imitation": "{join: {type: expert, count: 1, gamma: null}, credit: {type: imitation}}",
     "best": "join: {type: best}",
@@ -65,7 +68,10 @@ def test_each_part_reaches_the_weights_and_tells_the_same_metrics(tmp_path, plai
     assert all(np.isfinite(value) for line in lines for value in line.values())
 
 
-@pytest.mark.parametrize("name", ["task mean", "spread", "ahead"])
+@pytest.mark.parametrize(
+    "name",
+    ["task mean", "spread", "ahead", pytest.param("branches where uncertain", marks=pytest.mark.needs_killed)],
+)
 def test_parts_that_remember_are_gone_on_with_after_a_kill(tmp_path, name):
     code, expected = train("online", tmp_path / "whole", tasks_per_step=4, **chosen(name))
     assert code == 0
@@ -132,6 +138,19 @@ def test_a_budget_of_tokens_ends_a_run_and_the_rate_falls_with_it(tmp_path):
     assert rates == pytest.approx([3e-2, 3e-2 * 3 / 4, 3e-2 / 2, 3e-2 / 4])
 
 
+def test_what_branches_write_is_in_the_budget_and_not_learnt_from(tmp_path):
+    """Eight episodes of two words a step, and two branches of one word for each."""
+    more = {"max_steps": 100, "max_generated_tokens": 64, **chosen("branches")}
+    heard = []
+    _, lines = run_here("online", tmp_path, on_step=lambda step, played, _: heard.append(len(played)), **more)
+    assert [line["generated_tokens"] for line in lines] == [32, 64]
+    assert [(line["branches_played"], line["branches_lost"], line["branch_tokens"]) for line in lines] == [
+        (16, 0, 16)
+    ] * 2
+    assert heard == [8, 8]
+    assert [line["lr"] for line in lines] == pytest.approx([3e-2, 3e-2 / 2])
+
+
 def test_dev_tasks_are_played_by_the_weights_that_play_the_step_and_by_the_last(tmp_path):
     dev = {"every_steps": 4, "num_tasks": 10, "keep": "last"}
     _, lines = run_here("online", tmp_path, max_steps=10, tasks_per_step=4, dev=dev)
@@ -190,6 +209,9 @@ def test_episodes_are_played_ahead_but_not_over_a_checkpoint_nor_plays_on_dev(tm
         ({"max_staleness": 1, "join": {"type": "hints", "share": 0.5, "start": 0.5, "step": 0.5}}, "join is hints"),
         ({"credit": {"type": "imitation"}}, "nothing to imitate"),
         (yaml.safe_load(CHOICES["critic apart"]) | {"join": {"type": "best"}}, "what the policy itself earns"),
+        (chosen("branches") | {"join": {"type": "best"}}, "branch_values and join best: values are of"),
+        (chosen("branches") | {"max_staleness": 1}, "played by other weights than their episodes"),
+        (chosen("branches") | {"sampling": {"order": {"type": "uniform"}, "max_refills": 2}}, "max_refills 2: groups"),
         ({"objective": {"type": "clip", "low": 0.2, "high": 0.2}}, "updates_per_step is 1"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

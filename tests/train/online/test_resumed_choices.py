@@ -162,6 +162,9 @@ class Scripted:
 
     def sleep(self): ...
 
+    def play_on(self, forks):
+        return [played(fork.task, fork.trajectory.seed) for fork in forks]
+
     def refuse_many_aborted(self, episodes): ...
 
     def run(self, tasks, seeds, *, prefix_fracs=()):
@@ -215,7 +218,7 @@ def every_choice(section, above=""):
 def test_each_choice_is_made_and_each_of_credit_replay_and_order_with_each_other_that_it_goes_with():
     assert set(every_choice(OnlineParams)) <= {choice for _, choices in FOUND for choice in choices.items()}
     triples = {(params.credit.type, params.join.type, params.sampling.order.type) for params, _ in FOUND}
-    joins = {"gae": {"none"}, "imitation": {"expert", "edits"}}
+    joins = {"gae": {"none"}, "branch_values": {"none"}, "imitation": {"expert", "edits"}}
     every = itertools.product(*(options_of(*one) for one in AXES.values()))
     assert triples == {one for one in every if one[1] in joins.get(one[0], {one[1]})}
 
