@@ -27,6 +27,7 @@ OF_CREDIT = {
     "explained_variance",
     "value_loss",
 }
+OF_CREDIT |= {"branches_played", "branches_lost", "branch_tokens"}
 OF_CREDIT |= {f"advantage_turn_{which}" for which in ("1", "2", "3", "later")}
 OF_ENGINE = {"staleness", "logprob_gap_max", "logprob_gap_turn"}
 OF_ENGINE |= {f"importance_{what}" for what in ("mean", "max", "capped_frac")}
