@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from tiny_runs import Death, run_here, train
+from tiny_runs import Death, WordEpisodes, run_here, train
 
 from posttrain.config.params import parse_params
 from posttrain.runtime.exits import DataError
@@ -111,6 +111,13 @@ def test_the_policy_learns_from_its_own_successes(tmp_path):
 def test_a_round_without_a_success_is_refused_with_what_to_do(tmp_path):
     with pytest.raises(DataError, match=r"none of the 16 episodes up to round 1 was accepted.*max_generated_tokens"):
         run_here("rejection_sampling", tmp_path, accept={"type": "success"}, max_generated_tokens=20)
+
+
+def test_episodes_without_a_token_end_the_play_with_the_reason(tmp_path, monkeypatch):
+    nothing = ScoredEpisode(Trajectory("4 9", (), StopReason.TOKEN_LIMIT, reward=0.0, outcome=Outcome(False, False)))
+    monkeypatch.setattr(WordEpisodes, "run", lambda self, tasks, seeds: [nothing] * len(tasks))
+    with pytest.raises(DataError, match=r"16 episodes wrote no token: agent\.max_context_tokens"):
+        run_here("rejection_sampling", tmp_path)
 
 
 @pytest.fixture(scope="module", params=["rejection_sampling", "phases"])

@@ -117,7 +117,15 @@ class _Player:
                     self._inputs.on_step(step, played, [float(one.is_success) for one in played])
             num_batches += 1
             episodes += played
-            self._num_generated += sum(sum(one.trajectory.mask) for one in played)
+            num_tokens = sum(sum(one.trajectory.mask) for one in played)
+            if not num_tokens:
+                raise DataError(
+                    f"{len(played)} episodes wrote no token: agent.max_context_tokens leaves no room for one"
+                )
+            self._num_generated += num_tokens
+            part.progress(
+                0, params.max_steps, f"round {number + 1}: {self._num_generated} of {budget:.0f} tokens played"
+            )
             if any(distributed.gather(part.is_stopping)):
                 raise asked_to_stop(number * params.max_steps, params.num_steps)
         return episodes
