@@ -26,14 +26,14 @@ STAGE = """
 import hashlib, json, pathlib, sys
 from types import SimpleNamespace
 import yaml
+from posttrain.config.params import parse_params
 from stages.select_edits import select_edits
 from stages.select_policy_inputs import select_policy_inputs
 
 name, stages = sys.argv[1], pathlib.Path(__file__).with_name("stages.json")
 stage, knobs, read = json.loads(stages.read_text())[name], yaml.safe_load(open("params.yaml")), []
 if name.startswith("select_"):
-    # `params` as attributes
-    params = json.loads(json.dumps(knobs), object_hook=lambda section: SimpleNamespace(**section))
+    params = parse_params(knobs, source="params.yaml")
     (select_edits if name == "select_edits" else select_policy_inputs)(SimpleNamespace(params=params))
     sys.exit()
 for key in stage["params"]:
