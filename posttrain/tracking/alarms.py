@@ -143,6 +143,9 @@ class Alarms:
 
     def observe(self, line: Line) -> list[Alarm]:
         """The alarms raised at this line, the next one of `metrics.jsonl`."""
+        is_judged = any(line.keys() >= set(rule.metrics) for rule in RULES)
+        if not is_judged or line.keys() & {"round", "loss"}:
+            return []  # of a phase of rejection sampling or on pairs, before one online
         now = {name: math.inf if value is None else value for name, value in line.items() if not isinstance(value, str)}
         if len(self._first) < self._limits.start_steps:
             self._first.append(now)

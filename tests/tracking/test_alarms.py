@@ -83,6 +83,15 @@ def test_a_rule_is_not_repeated_until_it_has_been_quiet(limits):
     assert raised(limits, lines) == [(4 + n, "kl"), (14 + n, "kl")]
 
 
+@pytest.mark.parametrize(
+    "before", [{"round": 1, "strict_success": 0.1, "reward_mean": 0.1}, {"loss": 2.0}, {"dev_success": 0.1}]
+)
+def test_the_lines_of_an_earlier_phase_are_not_the_start_of_the_one_online(limits, before):
+    training = [*stream(*[{}] * 9, *[PLANTED["zero_std"]] * 9)]
+    assert raised(limits, training)
+    assert raised(limits, [{"step": 0, **before}, *training]) == raised(limits, training)
+
+
 def test_a_null_counts_as_infinite(limits):
     assert raised(limits, stream(*[{}] * 4, *[{"kl": None}] * 4)) == [(4 + limits.steps, "kl")]
 

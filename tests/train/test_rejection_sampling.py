@@ -27,7 +27,7 @@ def knobs(**changes):
 
 
 def episode(task, reward, *, strict=None, logprob=-1.0, stop=StopReason.DONE):
-    """Of two tokens; a success at a reward of 1."""
+    """An episode of two tokens; a success at a reward of 1."""
     is_won = reward >= 1
     outcome = Outcome(success=is_won, strict_success=is_won if strict is None else strict)
     two = {"token_ids": (7, 8), "mask": (0, 1), "logprobs": (0.0, logprob)}

@@ -130,7 +130,7 @@ def test_branches_begin_at_every_turn_but_the_first_and_not_in_a_lone_episode():
 
 
 def test_branches_begin_where_the_first_tokens_are_most_uncertain():
-    """Of the others' turns fewer than half must be more uncertain."""
+    """A turn is a branch point where fewer than half of the others' turns are more uncertain."""
     entropies = [[[9.0, 0.6, 0.9], [9.0, 0.5]], [[9.0, 0.7], [9.0]]]
     rule = credit(at=UNCERTAIN)
     assert points(rule, [3, 2], [2, 1], entropies=entropies) == [[[2], []], [[1], []]]

@@ -161,8 +161,8 @@ STEPS = {
 @pytest.mark.parametrize("scale", ["group_std", "batch_std"])
 @pytest.mark.parametrize("baseline", BASELINES)
 def test_over_a_deviation_no_advantage_exceeds_the_root_of_how_many_were_compared(baseline, scale, step):
-    """Of n numbers whose squares have a mean of one, none is above the root of n. A task was seen
-    before or not, at the level of its rewards now, or far from it."""
+    """Advantages are bounded: of n numbers whose squares have a mean of one, none is above the root
+    of n. A task was seen before or not, at the level of its rewards now, or far from it."""
     if (baseline, scale) == ("batch_mean", "group_std"):
         return  # refused
     rule, rng = credit(baseline, scale), np.random.default_rng(3)

@@ -91,7 +91,7 @@ def by_hand(model, parts, *, updates_per_step):
 
 
 def _logprobs(model, trajectory):
-    """Of the two words that the agent wrote."""
+    """Log-probabilities of the two words that the agent wrote."""
     ids = torch.tensor([list(trajectory.token_ids)])
     return model(ids).logits[0].log_softmax(-1)[[3, 5], ids[0, [4, 6]]]
 
