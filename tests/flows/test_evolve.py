@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from benchmarks.arms import environment_of, make_small_copy
+from posttrain.pipeline.git import git
 from posttrain.provenance.lockfile import lock_entries
 
 pytestmark = [pytest.mark.needs_prefect, pytest.mark.xdist_group("evolve")]
@@ -96,8 +97,7 @@ def test_a_round_begins_from_the_policy_and_the_episodes_of_the_one_before(undis
         for name in ("policy", "episodes.parquet")
     ]
     assert earlier == [first["data/models/policy"], first["data/experience/episodes.parquet"]]
-    status = subprocess.run(["git", "status", "--porcelain"], cwd=undisturbed.tree(2), capture_output=True, text=True)
-    assert status.stdout == ""
+    assert git(undisturbed.tree(2), "status", "--porcelain") == ""
     table = (undisturbed.root / "reports/experiments/small.md").read_text()
     assert "## Rounds" in table
     assert table.count("| 2 | 1 |") == 1

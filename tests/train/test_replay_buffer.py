@@ -66,7 +66,7 @@ def test_a_file_has_what_was_written_and_is_refused_under_another_tokenizer(tmp_
 
 
 def test_episodes_of_an_earlier_run_are_learnt_beside_those_that_are_played(tmp_path):
-    """A run that accepts none of its own still learns from earlier ones; it counts what it played."""
+    """A run that accepts none of its own still learns from earlier ones, and counts its own."""
     earlier = []
     _, before = run_here("rejection_sampling", tmp_path / "earlier", kept=earlier)
     assert len(earlier) == [line["accepted"] for line in before if "accepted" in line][-1]
