@@ -18,7 +18,7 @@ from posttrain.config.params import read_knobs
 from posttrain.experiments.plan import Given, Override, Plan, Variant, variants
 from posttrain.report.arms import Arm
 from posttrain.report.run_reader import Measure
-from posttrain.report.table import UNKNOWN, markdown_lines, percent
+from posttrain.report.table import markdown_lines, percent
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.tracking.metrics_log import MetricValue
 
@@ -75,18 +75,15 @@ class Evolution(Given):
     def chosen(self, params_text: str, seeds: Sequence[int] = ()) -> tuple[Plan, list[Variant]]:
         """The plan and its experiments; a round names the one before it. Raises
         ConfigurationError."""
-        plan = self.plan() if not seeds else self.plan().model_copy(update={"seeds": list(seeds)})
-        found = {one.name: one for one in variants(plan, params_text)}
-        for number in range(2, self.rounds + 1):
-            for name, one in found.items():
-                if one.override == f"round{number}":
-                    earlier = next(
-                        other.name
-                        for other in found.values()
-                        if other.override == f"round{number - 1}" and other.knobs["seed"] == one.knobs["seed"]
-                    )
-                    found[name] = replace(one, earlier=earlier)
-        return plan, list(found.values())
+        plan = self.plan()
+        if seeds:
+            plan = plan.model_copy(update={"seeds": list(seeds)})
+        found = variants(plan, params_text)
+        names = {(one.override, one.knobs["seed"]): one.name for one in found}
+        before = {f"round{number + 1}": f"round{number}" for number in range(1, self.rounds)}
+        return plan, [
+            replace(one, earlier=names.get((before.get(one.override, ""), one.knobs["seed"]), "")) for one in found
+        ]
 
     def goes_on(self, dev: Sequence[float], tokens: Sequence[int]) -> bool:
         """True where a seed that has come to these figures, one of each round, plays another."""
@@ -118,27 +115,26 @@ def dev_curve(metrics: Sequence[Mapping[str, MetricValue]]) -> Curve:
 def rounds_markdown(rounds: Sequence[Sequence[Arm]], beside: Mapping[str, Sequence[Curve]]) -> str:
     """A row for each round, means over its seeds: tokens so far, strict success on dev and on
     held-out tasks; and for each arm beside them what its curve on dev was at as many tokens."""
+    beside = {name: [curve for curve in curves if curve] for name, curves in beside.items() if any(curves)}
     titles = ["round", "seeds", "tokens so far", "strict on dev", "strict", "sampled", *beside]
     rows, chart, tokens = [], {name: list[float]() for name in ("rounds", *beside)}, dict[int, int]()
     places = []
     for number, arms in enumerate(rounds, 1):
-        if not arms:
-            break
         for arm in arms:
             tokens[arm.seed] = tokens.get(arm.seed, 0) + (arm.training.generated_tokens if arm.training else 0)
         place = fmean(tokens[arm.seed] for arm in arms)
-        dev = fmean(arm.training.dev_last[DEV] for arm in arms if arm.training)
+        dev = fmean(arm.training.dev_last.get(DEV, 0.0) for arm in arms if arm.training)
         read = {name: _at(curves, place) for name, curves in beside.items()}
         shares = [fmean(_share(arm, measure) for arm in arms) for measure in (Measure.STRICT, Measure.SAMPLED)]
         rows.append(
             [
                 *(str(number), str(len(arms)), f"{place:,.0f}", *map(percent, (dev, *shares))),
-                *(UNKNOWN if one is None else percent(one) for one in read.values()),
+                *map(percent, read.values()),
             ]
         )
         places.append(place)
         for name, one in {"rounds": dev, **read}.items():
-            chart[name].append(100 * (one or 0.0))
+            chart[name].append(100 * one)
     drawn = [f"  line [{', '.join(f'{one:.1f}' for one in values)}]" for values in chart.values()]
     return "\n".join(
         [
@@ -164,8 +160,7 @@ def _share(arm: Arm, measure: Measure) -> float:
     return fmean(arm.policies["policy"].outcomes(measure).values())
 
 
-def _at(curves: Sequence[Curve], tokens: float) -> float | None:
-    """Mean of the curves at so many tokens, linear between their points; None without any."""
-    points = [np.array(curve) for curve in curves if curve]
-    read = [float(np.interp(tokens, one[:, 0], one[:, 1])) for one in points]
-    return fmean(read) if read else None
+def _at(curves: Sequence[Curve], tokens: float) -> float:
+    """Mean of the curves at so many tokens, linear between their points."""
+    points = [np.array(curve) for curve in curves]
+    return fmean(float(np.interp(tokens, one[:, 0], one[:, 1])) for one in points)

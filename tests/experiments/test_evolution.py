@@ -111,8 +111,8 @@ def test_the_table_has_means_over_seeds_and_reads_other_arms_at_as_many_tokens()
     text = rounds_markdown(rounds, {"grpo": [[(0, 0.1), (400, 0.3)], [(0, 0.3), (400, 0.3)]], "lost": []})
     rows = [line for line in text.splitlines() if line.startswith(("| 1 |", "| 2 |"))]
     assert rows == [
-        "| 1 | 2 | 200 | 30.0 % | 37.5 % | 37.5 % | 25.0 % | – |",
-        "| 2 | 1 | 200 | 50.0 % | 100.0 % | 100.0 % | 25.0 % | – |",
+        "| 1 | 2 | 200 | 30.0 % | 37.5 % | 37.5 % | 25.0 % |",
+        "| 2 | 1 | 200 | 50.0 % | 100.0 % | 100.0 % | 25.0 % |",
     ]
     assert "line [30.0, 50.0]" in text
 
