@@ -32,7 +32,13 @@ from flows.exit_codes import StageFailure, exit_with
 from flows.graph_run import BESIDE_EACH_OTHER, LOOK_S, is_cancelled, run_graph
 from flows.local_server import with_server
 from posttrain.dispatch.settings import load_settings
-from posttrain.experiments.branches import PARAMS, check_branches, commit_results, open_worktree
+from posttrain.experiments.branches import (
+    PARAMS,
+    check_branches,
+    commit_results,
+    open_worktree,
+    take_earlier_run,
+)
 from posttrain.experiments.plan import Plan, Variant, read_plan, variants
 from posttrain.experiments.record import code_digest, of_today, read_arm, read_arms, record_file, write_arms
 from posttrain.experiments.verdicts import make_table, table_markdown
@@ -249,6 +255,8 @@ def _bring_up_to_date(variant: Variant, root: Path, under_way: UnderWay, targets
     with lock_key(state / "keys", f"experiment-{variant.name}", log, is_stopped=lambda: under_way.is_stopped):
         with under_way.one_opens:
             open_worktree(root, variant, folder)
+            if variant.earlier:
+                take_earlier_run(folder, root / STATE_DIR / "experiments" / variant.earlier)
         runs = StageExecutor(folder, settings=load_settings(root), state=state)
         under_way.add(runs)
         came_out = run_graph(runs, folder / REPORTS, targets)

@@ -1,38 +1,39 @@
-"""Hands `train_policy` the preference pairs, the reward model or the verified edits where its
-algorithm reads them."""
+"""Hands `train_policy` the preference pairs, the reward model, the verified edits and what an
+earlier run left where its knobs ask for them."""
 
 import shutil
 from pathlib import Path
 
-from posttrain.data.edits import EDITS, FOR_GROUPS, read_edits, write_edits
+from posttrain.data.edits import FOR_GROUPS, read_edits, write_edits
 from posttrain.provenance.runner import StageRun, run_stage
-from posttrain.train.policy_inputs import FOLDER, SOURCES, idle_deps
+from posttrain.runtime.exits import DataError
+from posttrain.train.policy_inputs import FOLDER, KNOBS, reads_edits, selected
 
 
 def select_policy_inputs(run: StageRun) -> None:
-    knobs = run.params.train_policy
-    idle = idle_deps(
-        {
-            "train_policy.algorithm": knobs.algorithm.model_dump(),
-            "train_policy.reward_model_weight": knobs.reward_model_weight,
-        }
-    )
-    write_edits([] if str(EDITS.parent) in idle else read_edits(), FOR_GROUPS)
+    given = run.params.train_policy.model_dump()
+    knobs = {f"train_policy.{name}": given[name] for name in KNOBS}
+    write_edits(read_edits() if reads_edits(knobs) else [], FOR_GROUPS)
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
-    selected = {source: target for source, target in SOURCES.items() if str(source) not in idle}
-    for source, target in selected.items():
+    chosen = selected(knobs)
+    for source, target in chosen.items():
         _copy(source, target)
     # the folder is never empty: DVC refuses to track an output without a file
-    names = "".join(f"{target.name}\n" for target in selected.values())
+    names = "".join(f"{target.name}\n" for target in chosen.values())
     (FOLDER / "selected.txt").write_text(names or "nothing\n", encoding="utf-8")
 
 
 def _copy(source: Path, target: Path) -> None:
     if source.is_dir():
         shutil.copytree(source, target)
-    else:
+    elif source.exists():
         shutil.copyfile(source, target)
+    else:
+        raise DataError(
+            f"train_policy.start is earlier_run and {source} is not there: put a policy's folder there, or start from "
+            "sft"
+        )
 
 
 if __name__ == "__main__":

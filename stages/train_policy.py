@@ -1,6 +1,7 @@
 """Trains the SFT model further: online or by rejection sampling on its own episodes of the rl
 tasks, on the sampled pairs by DPO, KTO or ORPO, or by several of these one after another."""
 
+import hashlib
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,12 +18,13 @@ from posttrain.tracking.alarms import Alarms
 from posttrain.tracking.wandb_sink import wandb_sinks
 from posttrain.train.online.learning import PolicyInputs
 from posttrain.train.policy import learn_policy
-from posttrain.train.policy_inputs import PAIRS, REWARD_MODEL
+from posttrain.train.policy_inputs import PAIRS, REPLAYED, REWARD_MODEL, START
 from posttrain.train.preference_pairs import read_pairs
+from posttrain.train.replay_buffer import EXPERIENCE, merged, read_buffer, write_buffer
 from posttrain.train.resumable_trainer import METRICS, open_run
 from posttrain.train.reward_model import load_reward_model
 from posttrain.train.trainable import load_trainable, save_trained
-from posttrain.types import Trajectory
+from posttrain.types import ScoredEpisode, Trajectory
 
 TASKS = Path("data/raw/tasks.parquet")
 RESAMPLED = Path("data/resampled/demonstrations.parquet")
@@ -31,9 +33,12 @@ SFT = Path("data/models/sft")
 
 def train_policy(run: StageRun) -> None:
     params = run.params
-    codec = load_codec(SFT)
-    model = load_trainable(SFT, params.model, seed=params.seed)
     knobs = params.train_policy
+    start = START if knobs.start == "earlier_run" else SFT
+    codec = load_codec(start)
+    model = load_trainable(start, params.model, seed=params.seed)
+    tokenizer = hashlib.sha256((start / "tokenizer.json").read_bytes()).hexdigest()
+    replayed = read_buffer(REPLAYED, tokenizer=tokenizer)
     alarms = Alarms(knobs.alarms, on_alarm=knobs.on_alarm) if knobs.is_online else None
     with (
         open_run(
@@ -45,16 +50,20 @@ def train_policy(run: StageRun) -> None:
         ) as training,
         open_traces(run.full_name, key=run.key, params=params) as record,
     ):
-        learn_policy(model, codec, _inputs(params, record), params=knobs, seed=params.seed, run=training)
+        inputs = _inputs(params, replayed, record)
+        learnt = learn_policy(model, codec, inputs, params=knobs, seed=params.seed, run=training)
     if run.is_first:
         save_trained(model, codec.tokenizer, Path("data/models/policy"))
+        kept = merged(replayed, learnt, knobs.replay_buffer) if knobs.replay_buffer else []
+        write_buffer(EXPERIENCE, kept, tokenizer=tokenizer)
         report = Path("reports/train_policy") / METRICS
         report.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(run.checkpoint_dir / METRICS, report)
 
 
-def _inputs(params: Params, record: Record) -> PolicyInputs:
+def _inputs(params: Params, replayed: Sequence[ScoredEpisode], record: Record) -> PolicyInputs:
     tasks = read_tasks(TASKS, "rl")
+    part = params.train_policy.tasks
     task_of = {task.task_id: task for task in tasks}
     resampled = read_trajectories(RESAMPLED)
 
@@ -64,10 +73,11 @@ def _inputs(params: Params, record: Record) -> PolicyInputs:
 
     return PolicyInputs(
         world=ScoredWorld.of(params.world, params.reward, params.agent),
-        tasks=tasks,
+        tasks=part.of_tasks(tasks) if part else tasks,
         dev_tasks=read_tasks(TASKS, "dev"),
         demonstrations=[row for row in resampled if row.split == "dev"],
         replayed=[row for row in resampled if row.split != "dev"],
+        earlier=replayed,
         reasoning_frac=params.generate_data.reasoning_frac,
         reward_model=load_reward_model(REWARD_MODEL, dtype=params.model.dtype)
         if params.train_policy.reward_model_weight

@@ -13,16 +13,22 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import yaml
 from dvc.repo import Repo
 
 from posttrain.experiments.plan import Variant, with_knobs
 from posttrain.pipeline.git import file_at, git, succeeds
 from posttrain.pipeline.snapshot import configure_dvc
-from posttrain.runtime.exits import ConfigurationError
+from posttrain.provenance.lockfile import lock_entries
+from posttrain.runtime.exits import ConfigurationError, DataError
 from posttrain.runtime.plain_yaml import load_yaml
 from posttrain.runtime.state import STATE_DIR
 
 PARAMS = "params.yaml"
+EARLIER_RUN = {
+    "data/models/policy": "data/earlier_run/policy",
+    "data/experience/episodes.parquet": "data/earlier_run/episodes.parquet",
+}
 
 
 def check_branches(root: Path, variants: Sequence[Variant]) -> None:
@@ -54,6 +60,22 @@ def open_worktree(root: Path, variant: Variant, folder: Path) -> None:
     configure_dvc(folder, cache)
     command = [sys.executable, "-m", "dvc", "checkout", "--quiet", "--force", "--allow-missing"]
     subprocess.run(command, cwd=folder, capture_output=True, check=False)  # what it cannot bring, the stages make
+
+
+def take_earlier_run(folder: Path, earlier: Path) -> None:
+    """Put the policy and the replay buffer of the tree `earlier` into `data/earlier_run` of the
+    tree `folder`, tracked by DVC: they are in the cache that both share. Raises DataError where
+    that tree has not been run."""
+    outs = {out["path"]: out for out in lock_entries(earlier).get("train_policy", {}).get("outs", ())}
+    for made, name in EARLIER_RUN.items():
+        if made not in outs:
+            raise DataError(f"{earlier} has no {made} in its dvc.lock: run its train_policy first")
+        file = folder / f"{name}.dvc"
+        file.write_text(yaml.safe_dump({"outs": [{**outs[made], "path": Path(name).name}]}), encoding="utf-8")
+        command = [sys.executable, "-m", "dvc", "checkout", "--quiet", "--force", str(file.relative_to(folder))]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise DataError(f"{made} of {earlier} is not in DVC's cache: {done.stderr.strip()}")
 
 
 def commit_results(folder: Path, message: str) -> str:

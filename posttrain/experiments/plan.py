@@ -29,11 +29,11 @@ _NAME = re.compile(
 )  # part of a branch, a folder, an artifact's key, and of no command line
 
 
-class _Given(pydantic.BaseModel):
+class Given(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class Override(_Given):
+class Override(Given):
     """`set` has dotted keys of `params.yaml` with their values; none is the base itself. `seeds`
     replace the plan's. `is_oracle`: it sees the world's expert; `is_control`: it holds a claim
     against something simpler."""
@@ -46,14 +46,14 @@ class Override(_Given):
     knobs: dict[str, Any] = pydantic.Field(default_factory=dict, alias="set")
 
 
-class Shared(_Given):
+class Shared(Given):
     """A file that several plans include: overrides, and the `base` that they all start from."""
 
     base: dict[str, Any] = {}
     overrides: list[Override]
 
 
-class Plan(_Given):
+class Plan(Given):
     """An experiment file: every override with every seed (without seeds, that of `params.yaml`).
 
     `set` are knobs that all overrides share; an override that sets one of them is refused. A plan
@@ -86,11 +86,13 @@ class Plan(_Given):
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One experiment. `name` is `dpo-seed1`; `knobs` has the seed too; `override` is `dpo`."""
+    """One experiment. `name` is `dpo-seed1`; `knobs` has the seed too; `override` is `dpo`.
+    `earlier`: the name of the one whose policy and replay buffer it begins from."""
 
     name: str
     knobs: Mapping[str, Any]
     override: str = ""
+    earlier: str = ""
 
     @property
     def branch(self) -> str:

@@ -184,11 +184,15 @@ def _listed(root: Path, *which: str) -> list[Path]:
 
 
 def _bring_inputs(repo: Repo, stage: PipelineStage, root: Path, folder: Path) -> None:
-    """Check outputs of other stages out of the cache, by their hashes in `dvc.lock`; copy inputs
-    that no stage makes and git ignores."""
+    """Check outputs of other stages out of the cache, by their hashes in `dvc.lock`, and what `dvc
+    add` tracks in folders that the stage reads; copy inputs that no stage makes and git ignores."""
     missing = {dep.def_path for dep in stage.deps if dep.def_path and not (folder / dep.def_path).exists()}
     for out in outs_holding(repo, missing):
         out.checkout()
+    deps = [dep.fs_path for dep in stage.deps if dep.def_path]
+    for out in (out for maker in repo.index.stages if not isinstance(maker, PipelineStage) for out in maker.outs):
+        if any(Path(out.fs_path).is_relative_to(dep) for dep in deps):
+            out.checkout()
     for path in missing:
         if not (folder / path).exists() and (root / path).exists():
             freeze_files(root, folder, files_below(root, path), is_writable=True)

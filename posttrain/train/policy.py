@@ -10,20 +10,23 @@ from posttrain.train.online.params import OnlineParams
 from posttrain.train.policy_params import Phase, PhasesParams, TrainPolicyParams
 from posttrain.train.rejection_sampling.params import RejectionSamplingParams
 from posttrain.train.resumable_trainer import TrainingRun, open_part
+from posttrain.types import ScoredEpisode
 
 
 def learn_policy(
     model: Any, codec: ChatCodec, inputs: PolicyInputs, *, params: TrainPolicyParams, seed: int, run: TrainingRun
-) -> None:
-    """Train `model` in place."""
+) -> list[ScoredEpisode]:
+    """Train `model` in place. Returns those of its own episodes that rejection sampling learnt
+    from."""
     how: dict[str, Any] = {"params": params, "seed": seed}
+    learnt: list[ScoredEpisode] = []
 
     def learn(algorithm: Phase, run: TrainingRun) -> None:
         match algorithm:
             case OnlineParams():
                 learn_online(model, codec, inputs, algorithm, run=run, **how)
             case RejectionSamplingParams():
-                learn_by_rejection_sampling(model, codec, inputs, algorithm, run=run, **how)
+                learnt.extend(learn_by_rejection_sampling(model, codec, inputs, algorithm, run=run, **how))
             case _:
                 learn_from_pairs(model, codec, inputs.pairs(), algorithm, run=run, **how)
 
@@ -31,6 +34,7 @@ def learn_policy(
         in_phases(params.phases, learn, run)
     else:
         learn(params.algorithm, run)
+    return learnt
 
 
 def in_phases(phases: Sequence[Phase], learn: Callable[[Phase, TrainingRun], None], run: TrainingRun) -> None:

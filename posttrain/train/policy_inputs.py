@@ -1,4 +1,5 @@
-"""Inputs that `train_policy` reads under some choices only: preference pairs, reward model, edits.
+"""Inputs that `train_policy` reads under some choices only: preference pairs, reward model, edits,
+and what an earlier run left.
 
 `dvc.yaml` cannot make a dep depend on a knob. So the stage `select_policy_inputs` hands on what the
 chosen algorithm reads and nothing else: under the default (online, without a reward model) an edit
@@ -14,18 +15,41 @@ from posttrain.data.edits import EDITS
 FOLDER = Path("data/policy_inputs")
 PAIRS = FOLDER / "pairs.parquet"
 REWARD_MODEL = FOLDER / "reward_model"
-SOURCES = {Path("data/preferences/pairs.parquet"): PAIRS, Path("data/models/reward"): REWARD_MODEL}
+START, REPLAYED = FOLDER / "start", FOLDER / "replayed.parquet"
+EARLIER_RUN = Path("data/earlier_run")
+EARLIER_POLICY, EARLIER_EPISODES = EARLIER_RUN / "policy", EARLIER_RUN / "episodes.parquet"
+KNOBS = ("algorithm", "reward_model_weight", "start", "replay_buffer")  # of train_policy, that the stage has
+_PAIRS, _REWARD_MODEL = Path("data/preferences/pairs.parquet"), Path("data/models/reward")
+
+
+def selected(knobs: Mapping[str, Any]) -> dict[Path, Path]:
+    """What the chosen algorithm reads of the deps of `select_policy_inputs`, and where it goes, by
+    the knobs that this stage has."""
+    phases = _phases(knobs)
+    is_read = {
+        (_PAIRS, PAIRS): any(one["type"] in ("dpo", "kto", "orpo") for one in phases),
+        (_REWARD_MODEL, REWARD_MODEL): knobs["train_policy.reward_model_weight"] > 0,
+        (EARLIER_POLICY, START): knobs["train_policy.start"] == "earlier_run",
+        (EARLIER_EPISODES, REPLAYED): knobs["train_policy.replay_buffer"] is not None and EARLIER_EPISODES.exists(),
+    }
+    return {source: target for (source, target), is_one in is_read.items() if is_one}
+
+
+def reads_edits(knobs: Mapping[str, Any]) -> bool:
+    return any(one.get("join", {}).get("type") == "edits" for one in _phases(knobs))
 
 
 def idle_deps(knobs: Mapping[str, Any]) -> frozenset[str]:
-    """Deps of `select_policy_inputs` that the chosen algorithm does not read, by
-    `train_policy.algorithm` and `train_policy.reward_model_weight`. `posttrain plan` asks as well,
-    by the stage's `meta`."""
+    """Deps of `select_policy_inputs` that the chosen algorithm does not read. `posttrain plan` asks
+    as well, by the stage's `meta`."""
+    read = selected(knobs)
+    idle = {str(source) for source in (_PAIRS, _REWARD_MODEL) if source not in read}
+    if not {EARLIER_POLICY, EARLIER_EPISODES} & read.keys():
+        idle.add(str(EARLIER_RUN))
+    return frozenset(idle if reads_edits(knobs) else {*idle, str(EDITS.parent)})
+
+
+def _phases(knobs: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     algorithm = knobs["train_policy.algorithm"]
-    phases = algorithm.get("phases", [algorithm])
-    is_read = {
-        Path("data/preferences/pairs.parquet"): any(one["type"] in ("dpo", "kto", "orpo") for one in phases),
-        Path("data/models/reward"): knobs["train_policy.reward_model_weight"] > 0,
-        EDITS.parent: any(one.get("join", {}).get("type") == "edits" for one in phases),
-    }
-    return frozenset(str(source) for source, is_one in is_read.items() if not is_one)
+    found: list[Mapping[str, Any]] = algorithm.get("phases", [algorithm])
+    return found

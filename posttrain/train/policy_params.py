@@ -12,6 +12,7 @@ from posttrain.tracking.params import AlarmParams
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.params import refuse_no_checkpoint
 from posttrain.train.rejection_sampling.params import RejectionSamplingParams
+from posttrain.types import Task
 
 
 class DpoParams(Section):
@@ -71,10 +72,43 @@ class PhasesParams(Section):
     phases: Annotated[list[Phase], Field(min_length=2)]
 
 
+class ReplayBufferParams(Section):
+    """At most `size` episodes. Which: `uniform`, each ever learnt from alike (reservoir sampling),
+    or `rare`, the more likely the fewer successes there are of the episode's task."""
+
+    size: Count
+    keep: Literal["uniform", "rare"]
+
+
+class TaskPart(Section):
+    """Part number `part`, from 1, of `of` equal parts of the rl tasks, so that runs after one
+    another have tasks of their own."""
+
+    part: SmallCount
+    of: SmallCount
+
+    def of_tasks(self, tasks: Sequence[Task]) -> Sequence[Task]:
+        """Every `of`-th task. Parts 1 and 2 of 2 of a, b, c: a and c, and b."""
+        return tasks[self.part - 1 :: self.of]
+
+    @model_validator(mode="after")
+    def _is_one_of_them(self) -> Self:
+        if self.part > self.of:
+            raise ValueError(f"part is {self.part} of {self.of}: parts count from 1 to {self.of}")
+        return self
+
+
 class TrainPolicyParams(OptimizerParams):
+    """`start`: the model that training begins from, that of SFT or the policy of an earlier run in
+    `data/earlier_run`. `replay_buffer`: episodes that were learnt from are left for a later run,
+    and those of an earlier one are learnt again. `tasks`: a part of the rl tasks; null is all."""
+
     algorithm: Annotated[
         OnlineParams | RejectionSamplingParams | PairParams | PhasesParams, Field(discriminator="type")
     ]
+    start: Literal["sft", "earlier_run"]
+    replay_buffer: ReplayBufferParams | None
+    tasks: TaskPart | None
     reward_model_weight: Annotated[float, Field(ge=0)]
     checkpoint_every_steps: Count
     on_alarm: Literal["warn", "stop"]
@@ -97,6 +131,8 @@ class TrainPolicyParams(OptimizerParams):
             refuse_no_checkpoint(self.checkpoint_every_steps, one.max_steps, f"algorithm.{place}max_steps")
             if isinstance(one, OnlineParams) and not one.measures_kl and self.alarms.kl is not None:
                 raise ValueError(f"alarms.kl is {self.alarms.kl:g} and algorithm.kl.is_measured false; set it to null")
+        if self.replay_buffer and not any(isinstance(one, RejectionSamplingParams) for one in self.phases):
+            raise ValueError("replay_buffer is set and nothing is learnt by rejection_sampling: set it to null")
         if self.reward_model_weight and all(isinstance(one, PairParams) for one in self.phases):
             raise ValueError(
                 f"reward_model_weight is {self.reward_model_weight:g} and algorithm.type {self.algorithm.type} learns "

@@ -77,6 +77,8 @@ RUN_AGAIN = {
     "train_policy": POLICY,
     "train_policy.algorithm": POLICY | {"select_policy_inputs"},
     "train_policy.reward_model_weight": POLICY | {"select_policy_inputs"},
+    "train_policy.start": POLICY | {"select_policy_inputs"},
+    "train_policy.replay_buffer": POLICY | {"select_policy_inputs"},
     "evaluate": EVALUATIONS | {"report"},
     "report": {"report"},
 }

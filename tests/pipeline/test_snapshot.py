@@ -186,6 +186,27 @@ def test_an_input_that_is_nowhere_is_named(root, tmp_path):
         freeze(root, "use@one", tmp_path / "a")
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_file_that_dvc_tracks_in_a_folder_that_a_stage_reads_is_in_too(root, tmp_path, is_there):
+    """`dvc add` has git ignore it; a clone has it in the cache alone."""
+    given = root / "given"
+    given.mkdir()
+    (given / "README.md").write_text("what people add")
+    (given / "rows").write_text("a row")
+    sh(root, "sed", "-i", "s/deps: .seed./deps: [seed, given]/", "dvc.yaml")
+    dvc(root, "add", "given/rows")
+    sh(root, "git", "add", "--all")
+    sh(root, "git", "commit", "--quiet", "--message", "given")
+    if not is_there:
+        shutil.rmtree(given)
+        sh(root, "git", "checkout", "given")
+        dvc(root, "checkout", "given/rows.dvc")
+    snapshot = freeze(root, "make", tmp_path / "snapshot")
+    assert (snapshot.folder / "given/rows").read_text() == "a row"
+    assert job(snapshot.folder, "make") == 0
+    assert record_result(root, snapshot) == []
+
+
 def test_what_git_does_not_track_and_no_stage_declares_stays_where_it_is(root: Path, tmp_path: Path):
     """A file of keys beside the code, that no .gitignore names, would go to a bucket."""
     (root / ".env").write_text("OPENAI_API_KEY=planted\n")

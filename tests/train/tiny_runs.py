@@ -159,8 +159,8 @@ def run_online(run: TrainingRun, model, *, on_step=lambda *_: None, **changes):
     )
 
 
-def run_rejection_sampling(run: TrainingRun, model, *, on_step=lambda *_: None, **changes):
-    """Two rounds of 8 steps on episodes with a right word or two."""
+def run_rejection_sampling(run: TrainingRun, model, *, on_step=lambda *_: None, earlier=(), kept=None, **changes):
+    """Two rounds of 8 steps on episodes with a right word or two. `kept` gets the accepted ones."""
     values = yaml.safe_load(RejectionSamplingParams.example) | {
         "type": "rejection_sampling",
         "max_generated_tokens": 200,
@@ -182,7 +182,10 @@ def run_rejection_sampling(run: TrainingRun, model, *, on_step=lambda *_: None, 
     )
     params = RejectionSamplingParams.model_validate(values | changes)
     learner = Learner(model, tiny_tokenizer(), optimizer_params({}, lr=1e-2), checkpoint_every_steps=4, seed=1)
-    train_by_rejection_sampling(learner, inputs, replayed=DEMONSTRATIONS, params=params, run=run)
+    how = {"replayed": DEMONSTRATIONS, "earlier": earlier, "params": params, "run": run}
+    accepted = train_by_rejection_sampling(learner, inputs, **how)
+    if kept is not None:
+        kept += accepted
 
 
 def run_phases(run: TrainingRun, model):

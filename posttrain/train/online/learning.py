@@ -35,13 +35,15 @@ OnStep = Callable[[int, Sequence[Trajectory], Sequence[float]], None]  # step, e
 class PolicyInputs:
     """The world, tasks and data of a policy's training. The loss on some of `demonstrations` tells
     what is forgotten; without any, the world's expert plays dev tasks for it. `replayed` are those
-    of SFT; they, `edits` and `pairs` are used where the algorithm says so."""
+    of SFT, `earlier` episodes that an earlier run learnt from; they, `edits` and `pairs` are used
+    where the algorithm says so."""
 
     world: ScoredWorld
     tasks: Sequence[Task]
     dev_tasks: Sequence[Task]
     demonstrations: Sequence[TrajectoryRow] = ()
     replayed: Sequence[TrajectoryRow] = ()
+    earlier: Sequence[ScoredEpisode] = ()
     reasoning_frac: float
     reward_model: Any = None
     edits: Sequence[VerifiedEdit] = ()
@@ -128,17 +130,19 @@ def learn_by_rejection_sampling(
     params: TrainPolicyParams,
     seed: int,
     run: TrainingRun,
-) -> None:
-    """Train `model` in place on those of its own episodes that are accepted."""
+) -> list[ScoredEpisode]:
+    """Train `model` in place on those of its own episodes that are accepted, which are returned,
+    and on those of an earlier run."""
     source = PolicyEpisodes(
         inputs.world.sampler(model, codec, temperature=algorithm.temperature),
         reward_model=inputs.reward_model,
         weight=params.reward_model_weight,
     )
-    train_by_rejection_sampling(
+    return train_by_rejection_sampling(
         Learner(model, codec.tokenizer, params, params.checkpoint_every_steps, seed),
         inputs.training(source, seed=seed),
         replayed=codec.encode_rows(one.conversation for one in inputs.replayed) if algorithm.replay_frac else [],
+        earlier=inputs.earlier,
         params=algorithm,
         run=run,
     )

@@ -53,11 +53,13 @@ def train_by_rejection_sampling(
     inputs: TrainingInputs,
     *,
     replayed: Sequence[TokenRow] = (),
+    earlier: Sequence[ScoredEpisode] = (),
     params: RejectionSamplingParams,
     run: TrainingRun,
-) -> None:
-    """Train the learner's model in place; `replayed` are rows of SFT, for `replay_frac`. Raises
-    DataError where a round has nothing to learn from."""
+) -> list[ScoredEpisode]:
+    """Train the learner's model in place; `replayed` are rows of SFT, for `replay_frac`, `earlier`
+    episodes that an earlier run accepted, which count as played before the first round. Returns the
+    accepted episodes of this run. Raises DataError where a round has nothing to learn from."""
     distributed.refuse_unequal_shares(
         params.tasks_per_step * params.samples_per_task, "train_policy.algorithm.tasks_per_step · samples_per_task"
     )
@@ -72,17 +74,19 @@ def train_by_rejection_sampling(
             with open_part(run, f"round-{number + 1}", first_step=first_step, num_steps=params.num_steps) as part:
                 before = {} if number else _dev_metrics(dev, part.folder / f"before_{DEV}", 0)
                 episodes += player.play(number, part)
-                weights_N = row_weights(episodes, params)
+                together = [*earlier, *episodes]
+                weights_N = row_weights(together, params)
                 if not weights_N.any():
-                    raise DataError(_nothing_learnt(len(episodes), number, params))
+                    raise DataError(_nothing_learnt(len(together), number, params))
                 if part.checkpoint is None and part.metrics is not None:
-                    part.metrics.write(0, before | _metrics(number, episodes, weights_N))
+                    part.metrics.write(0, before | _metrics(number, episodes, weights_N[len(earlier) :]))
                 if params.restart:
                     _load(model, start)
-                _fine_tune(learner, episodes, weights_N, replayed, params, number, part)
+                _fine_tune(learner, together, weights_N, replayed, params, number, part)
                 logged = _dev_metrics(dev, part.folder / DEV, params.max_steps)
                 if logged and part.metrics is not None:
                     part.metrics.write(params.max_steps, logged)
+    return [one for one, weight in zip(episodes, weights_N[len(earlier) :], strict=True) if weight]
 
 
 class _Player:
@@ -93,6 +97,8 @@ class _Player:
     ) -> None:
         self._rollouts, self._inputs, self._params, self._seed = rollouts, inputs, params, seed
         self._tasks = _passes(inputs.tasks, seed)
+        self._again: list[Task] = []
+        self._num_tries: dict[str, int] = {}
         self._num_generated = 0
 
     def play(self, number: int, part: TrainingRun) -> list[ScoredEpisode]:
@@ -104,7 +110,7 @@ class _Player:
         episodes: list[ScoredEpisode] = []
         num_batches = 0
         while self._num_generated < budget:
-            batch = [next(self._tasks) for _ in range(params.tasks_per_step)]
+            batch = self._again + [next(self._tasks) for _ in range(params.tasks_per_step - len(self._again))]
             tasks = [task for task in batch for _ in range(params.samples_per_task)]
             if num_batches < len(kept):
                 played = kept[num_batches]
@@ -117,6 +123,7 @@ class _Player:
                     self._inputs.on_step(step, played, [float(one.is_success) for one in played])
             num_batches += 1
             episodes += played
+            self._again = self._unsolved(batch, played)
             num_tokens = sum(sum(one.trajectory.mask) for one in played)
             if not num_tokens:
                 raise DataError(
@@ -129,6 +136,16 @@ class _Player:
             if any(distributed.gather(part.is_stopping)):
                 raise asked_to_stop(number * params.max_steps, params.num_steps)
         return episodes
+
+    def _unsolved(self, batch: Sequence[Task], played: Sequence[ScoredEpisode]) -> list[Task]:
+        """Tasks of the batch to be played again: without a success, and with tries left."""
+        solved = {one.trajectory.task_id for one in played if one.is_success}
+        again = []
+        for task in batch:
+            self._num_tries[task.task_id] = num = self._num_tries.get(task.task_id, 0) + 1
+            if task.task_id not in solved and num < self._params.max_tries:
+                again.append(task)
+        return again
 
 
 def _passes(tasks: Sequence[Task], seed: int) -> Iterator[Task]:
