@@ -81,21 +81,6 @@ def test_episodes_of_an_earlier_run_are_learnt_beside_those_that_are_played(tmp_
     assert losses[-1] < losses[0]
 
 
-def test_an_unsolved_task_comes_again_until_its_tries_are_used_up(tmp_path):
-    """Nothing succeeds here: with three tries each task is played in three batches in a row."""
-    played = []
-
-    def on_step(_step, episodes, _successes):
-        played.append([one.trajectory.task_id for one in episodes])
-
-    knobs = {"max_generated_tokens": 190, "rounds": 1, "samples_per_task": 1, "max_tries": 3}
-    run_here("rejection_sampling", tmp_path, on_step=on_step, **knobs)
-    batches = [set(one) for one in played]
-    assert len(batches) == 12  # of 8 episodes of two tokens
-    assert batches[0] == batches[1] == batches[2]
-    assert not batches[2] & batches[3]
-
-
 def test_parts_of_tasks_share_none_and_are_all_of_them():
     parts = [TaskPart(part=number, of=3).of_tasks(list("abcdefg")) for number in (1, 2, 3)]
     assert parts == [list("adg"), list("be"), list("cf")]

@@ -50,8 +50,6 @@ class RejectionSamplingParams(Section):
 
     `balance`: every `episode` accepted alike, every `task` that has one alike, or tasks by their
     `difficulty`, the normal density of k of n right around n/2 (ExGRPO, arXiv 2510.02245).
-    `max_tries`: a task that was not solved comes again in the next batch, and is played in so many
-    batches at most.
     `per_task`: `all`, or the `likeliest`, by the mean log-probability of its tokens as it was
     played. `replay_frac` of the rows are demonstrations that SFT learnt from."""
 
@@ -65,7 +63,6 @@ class RejectionSamplingParams(Section):
     max_generated_tokens: Count
     tasks_per_step: SmallCount  # played at once; a killed run loses no more
     samples_per_task: SmallCount
-    max_tries: SmallCount = 1
     temperature: Annotated[float, Field(gt=0, le=2)]
     accept: Accept
     balance: Literal["episode", "task", "difficulty"]

@@ -97,8 +97,6 @@ class _Player:
     ) -> None:
         self._rollouts, self._inputs, self._params, self._seed = rollouts, inputs, params, seed
         self._tasks = _passes(inputs.tasks, seed)
-        self._again: list[Task] = []
-        self._num_tries: dict[str, int] = {}
         self._num_generated = 0
 
     def play(self, number: int, part: TrainingRun) -> list[ScoredEpisode]:
@@ -110,7 +108,7 @@ class _Player:
         episodes: list[ScoredEpisode] = []
         num_batches = 0
         while self._num_generated < budget:
-            batch = self._again + [next(self._tasks) for _ in range(params.tasks_per_step - len(self._again))]
+            batch = [next(self._tasks) for _ in range(params.tasks_per_step)]
             tasks = [task for task in batch for _ in range(params.samples_per_task)]
             if num_batches < len(kept):
                 played = kept[num_batches]
@@ -123,7 +121,6 @@ class _Player:
                     self._inputs.on_step(step, played, [float(one.is_success) for one in played])
             num_batches += 1
             episodes += played
-            self._again = self._unsolved(batch, played)
             num_tokens = sum(sum(one.trajectory.mask) for one in played)
             if not num_tokens:
                 raise DataError(
@@ -136,16 +133,6 @@ class _Player:
             if any(distributed.gather(part.is_stopping)):
                 raise asked_to_stop(number * params.max_steps, params.num_steps)
         return episodes
-
-    def _unsolved(self, batch: Sequence[Task], played: Sequence[ScoredEpisode]) -> list[Task]:
-        """Tasks of the batch to be played again: without a success, and with tries left."""
-        solved = {one.trajectory.task_id for one in played if one.is_success}
-        again = []
-        for task in batch:
-            self._num_tries[task.task_id] = num = self._num_tries.get(task.task_id, 0) + 1
-            if task.task_id not in solved and num < self._params.max_tries:
-                again.append(task)
-        return again
 
 
 def _passes(tasks: Sequence[Task], seed: int) -> Iterator[Task]:
