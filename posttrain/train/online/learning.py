@@ -15,6 +15,7 @@ from posttrain.rollout.episode_sampler import EpisodeSampler, ScoredWorld
 from posttrain.rollout.episodes import demonstrate
 from posttrain.rollout.expert_traces import EditTraces, ExpertTraces, given_turns
 from posttrain.rollout.play_on import Fork, sample_branches
+from posttrain.rollout.reflection import RetryDomain
 from posttrain.train.online.loop import train_online
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.trainer_state import TrainingInputs
@@ -130,8 +131,9 @@ def learn_by_rejection_sampling(
     run: TrainingRun,
 ) -> None:
     """Train `model` in place on those of its own episodes that are accepted."""
+    world = replace(inputs.world, domain=RetryDomain(inputs.world.domain))
     source = PolicyEpisodes(
-        inputs.world.sampler(model, codec, temperature=algorithm.temperature),
+        world.sampler(model, codec, temperature=algorithm.temperature),
         reward_model=inputs.reward_model,
         weight=params.reward_model_weight,
     )
