@@ -8,31 +8,33 @@ world's opening, by any agent and any policy. Afterwards the failed try and the 
 out of the retry (context distillation, arXiv 2209.15189).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from inspect import isawaitable
-from typing import NoReturn
 
 from posttrain.rollout.conversation import bounded
-from posttrain.types import Message, Outcome, ScoredEpisode, Split, Task, Trajectory
+from posttrain.rollout.episode import Episode
+from posttrain.rollout.policy import Policy
+from posttrain.types import Message, Outcome, ScoredEpisode, StopReason, Task, Trajectory
 from posttrain.worlds.protocol import ClosableWorld, Domain, EndingWorld, OpeningWorld, World
-from posttrain.worlds.tools import Tool, ToolError
 
 
 @dataclass(frozen=True, slots=True)
 class RetryTask(Task):
     """A task that failed. `behind`: what follows the task's own messages before the agent writes.
-    `is_reflection`: the episode is one message long and runs no tool."""
+    `is_reflection`: the episode is one message, and its grade says nothing."""
 
     behind: tuple[Message, ...] = ()
     is_reflection: bool = False
 
 
 def reflect_and_retry(
-    play: Callable[[Sequence[Task]], Sequence[ScoredEpisode]], failed: Sequence[tuple[Task, Trajectory]], prompt: str
+    play: Callable[[Sequence[RetryTask]], Sequence[ScoredEpisode]],
+    failed: Sequence[tuple[Task, Trajectory]],
+    prompt: str,
 ) -> tuple[list[ScoredEpisode], list[ScoredEpisode]]:
     """For each failed episode a reflection, which the user's `prompt` asks for, and a retry as
-    `distilled` gives it. `play` gives an episode of each task, in worlds of a `RetryDomain`."""
+    `distilled` gives it. `play` gives an episode of each task."""
     asked = [Message("user", prompt)]
     reflections = play([_behind(task, one, asked, is_reflection=True) for task, one in failed])
     again = [
@@ -45,6 +47,10 @@ def reflect_and_retry(
         for one, (task, before) in zip(play(again), failed, strict=True)
     ]
     return [*reflections], retries
+
+
+def is_failed(one: ScoredEpisode) -> bool:
+    return not one.is_success and not one.is_aborted
 
 
 def distilled(retry: Trajectory, task: Task, failed: Trajectory) -> Trajectory:
@@ -67,47 +73,34 @@ def distilled(retry: Trajectory, task: Task, failed: Trajectory) -> Trajectory:
     )
 
 
-class RetryDomain:
-    """A domain that also opens the worlds of reflections and retries."""
+async def one_message(episode: Episode, policy: Policy) -> StopReason:
+    """The agent loop of a reflection; its calls are not run."""
+    reply = await policy.reply(episode)
+    episode.add_reply(reply)
+    return reply.stop or StopReason.DONE
 
-    def __init__(self, domain: Domain) -> None:
-        self.name, self.tools, self._domain = domain.name, domain.tools, domain
 
-    def tasks(self, split: Split, count: int) -> list[Task]:
-        return self._domain.tasks(split, count)
-
-    def open(self, task: Task) -> World:
-        world = self._domain.open(task)
-        return _RetryWorld(task, world) if isinstance(task, RetryTask) else world
+def open_world(task: Task, domain: Domain) -> World:
+    """A fresh world of the domain for one episode of `task`, which may be a retry."""
+    world = domain.open(task)
+    return _RetryWorld(task, world) if isinstance(task, RetryTask) else world
 
 
 class _RetryWorld:
-    """The task's own world behind a failed try. A reflection is over after its first message, and
-    each call in it is an error: nothing is looked up."""
+    """The task's own world behind a failed try, of which it reads nothing."""
 
     def __init__(self, task: RetryTask, world: World) -> None:
         self._task, self._world = task, world
-
-    def tools(self) -> Mapping[str, Tool]:
-        tools = self._world.tools()
-        if not self._task.is_reflection:
-            return tools
-        return {name: replace(tool, function=_refuse, is_instant=True) for name, tool in tools.items()}
+        self.tools, self.user_reply = world.tools, world.user_reply
 
     async def opening(self) -> Sequence[Message]:
         own = () if self._task.is_reflection or not isinstance(self._world, OpeningWorld) else self._world.opening()
         return (*self._task.behind, *(await own if isawaitable(own) else own))
 
-    async def user_reply(self, message: Message) -> str | None:
-        answer = None if self._task.is_reflection else self._world.user_reply(message)
-        return await answer if isawaitable(answer) else answer
-
     def is_over(self) -> bool:
-        return self._task.is_reflection or (isinstance(self._world, EndingWorld) and self._world.is_over())
+        return isinstance(self._world, EndingWorld) and self._world.is_over()
 
     async def grade(self, trajectory: Trajectory) -> Outcome:
-        if self._task.is_reflection:
-            return Outcome(False, False, failure="reflection")
         outcome = self._world.grade(_without(trajectory, len(self._task.messages), len(self._task.behind)))
         return await outcome if isawaitable(outcome) else outcome
 
@@ -116,14 +109,12 @@ class _RetryWorld:
             await self._world.close()
 
 
-def _refuse(**_arguments: object) -> NoReturn:
-    raise ToolError("say in words what went wrong; the question comes again")
-
-
 def _behind(task: Task, played: Trajectory, said: Sequence[Message], *, is_reflection: bool = False) -> RetryTask:
     """The task behind all of `played` and what is `said` then."""
     own = {field.name: getattr(task, field.name) for field in fields(Task)}
     behind = map(bounded, (*played.messages[len(task.messages) :], *said))
+    if is_reflection:
+        own["agent_name"] = f"{__name__}:{one_message.__name__}"
     return RetryTask(**own, behind=tuple(behind), is_reflection=is_reflection)
 
 

@@ -9,7 +9,7 @@ from posttrain.models.tokenizer import train_tokenizer
 from posttrain.rollout.episode import Reply
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import TokenPolicy, expert_policy
-from posttrain.rollout.reflection import RetryDomain, distilled, reflect_and_retry
+from posttrain.rollout.reflection import distilled, reflect_and_retry
 from posttrain.types import Message, Outcome, ScoredEpisode, StopReason, Task
 from posttrain.worlds.toy.domain import ToyDomain
 from tests.limits import limits_of
@@ -19,13 +19,13 @@ from tests.worlds_of import TOY_FLAWS, toy_params
 LIMITS = limits_of(6, 100, 1500)
 FLAWS = dict.fromkeys(TOY_FLAWS, 0.0) | {"wrong_shop": 1.0, "look_alike": 1.0}
 DOMAIN = ToyDomain(toy_params(num_rl_tasks=24, flaw_rates=FLAWS))
+TASKS = DOMAIN.tasks("rl", 24)
 PROMPT, REFLECTION = "That was not right. Say what went wrong.", Message("assistant", "I asked in the wrong shop.")
 
 
 def played(*, is_flawless):
     policy = expert_policy(DOMAIN, is_flawless=is_flawless, reasoning_frac=0.0)
-    tasks = DOMAIN.tasks("rl", 24)
-    return tasks, run_episodes(policy, tasks, domain=DOMAIN, limits=LIMITS, seeds=[*range(24)])
+    return run_episodes(policy, TASKS, domain=DOMAIN, limits=LIMITS, seeds=[*range(24)])
 
 
 def own(trajectory):
@@ -34,43 +34,40 @@ def own(trajectory):
 
 @pytest.fixture(scope="module")
 def codec():
-    shown = [one.messages for is_flawless in (False, True) for one in played(is_flawless=is_flawless)[1]]
-    names = {name for task in DOMAIN.tasks("rl", 24) for name in task.tools}
+    shown = [one.messages for is_flawless in (False, True) for one in played(is_flawless=is_flawless)]
+    names = {name for task in TASKS for name in task.tools}
     return ChatCodec(train_tokenizer(shown, tool_names=names, vocab_size=600, max_length=500))
 
 
-def sampled(codec, tasks, messages_N, *, domain=DOMAIN, limits=LIMITS):
+def sampled(codec, tasks, messages_N, limits=LIMITS):
     """Episodes of a model that writes these messages, seeds 0, 1, …, and its engine."""
     engine = ScriptedEngine({seed: list(map(codec.encode_assistant, own)) for seed, own in enumerate(messages_N)})
     policy = TokenPolicy(engine, codec, temperature=1.0)
-    return run_episodes(policy, tasks, domain=domain, limits=limits, seeds=[*range(len(tasks))]), engine
+    return run_episodes(policy, tasks, domain=DOMAIN, limits=limits, seeds=[*range(len(tasks))]), engine
 
 
 @pytest.fixture(scope="module")
 def failures(codec):
     """Tasks on which the flawed expert failed, its episodes, and the flawless one's, as sampled."""
-    tasks, wrong = played(is_flawless=False)
-    right = played(is_flawless=True)[1]
-    kept = [place for place, one in enumerate(wrong) if not one.is_success]
-    tasks = [tasks[place] for place in kept]
-    found = [sampled(codec, tasks, [own(which[place]) for place in kept])[0] for which in (wrong, right)]
+    both = [*zip(TASKS, played(is_flawless=False), played(is_flawless=True), strict=True)]
+    tasks, *experts = zip(*(one for one in both if not one[1].is_success), strict=True)
     assert len(tasks) >= 5
-    return tasks, *found
+    return tasks, *(sampled(codec, tasks, [own(one) for one in which])[0] for which in experts)
 
 
-def retried(codec, failures, *, reflection=REFLECTION, limits=LIMITS):
-    """Reflections and retries, which the flawless expert plays, and the engines of both."""
+def retried(codec, failures, reflection=REFLECTION, limits=LIMITS):
+    """Reflections and retries, which the flawless expert plays, and the engine of the latter."""
     tasks, failed, right = failures
-    engines = []
 
     def play(own_tasks):
-        messages_N = [own(one) for one in right] if engines else [[reflection]] * len(own_tasks)
-        found, engine = sampled(codec, own_tasks, messages_N, domain=RetryDomain(DOMAIN), limits=limits)
-        engines.append(engine)
+        nonlocal engine
+        messages_N = [[reflection] if engine is None else own(one) for one in right]
+        found, engine = sampled(codec, own_tasks, messages_N, limits)
         return [ScoredEpisode(one) for one in found]
 
+    engine = None
     found = reflect_and_retry(play, list(zip(tasks, failed, strict=True)), PROMPT)
-    return *([one.trajectory for one in part] for part in found), engines
+    return *([one.trajectory for one in part] for part in found), engine
 
 
 def without_ids(trajectory):
@@ -79,67 +76,49 @@ def without_ids(trajectory):
         replace(one, tool_call_id=None, tool_calls=tuple(replace(call, id="") for call in one.tool_calls))
         for one in trajectory.messages
     ]
-    turns = [
-        replace(one, tool_runs=tuple(replace(run, call_id="") for run in one.tool_runs)) for one in trajectory.turns
-    ]
+    runs = [tuple(replace(run, call_id="") for run in turn.tool_runs) for turn in trajectory.turns]
+    turns = [replace(turn, tool_runs=of_turn) for turn, of_turn in zip(trajectory.turns, runs, strict=True)]
     return replace(trajectory, messages=tuple(messages), turns=tuple(turns))
 
 
-def test_a_retry_becomes_the_episode_that_a_play_without_failure_and_reflection_would_have_been(codec, failures):
-    _, retries, _ = retried(codec, failures)
+@pytest.mark.parametrize("is_calling", [False, True])
+def test_a_retry_becomes_the_episode_of_a_play_without_failure_and_reflection(codec, failures, is_calling):
+    calling = next(one for one in own(failures[1][0]) if one.tool_calls)
+    reflections, retries, _ = retried(codec, failures, calling if is_calling else REFLECTION)
     assert list(map(without_ids, retries)) == list(map(without_ids, failures[2]))
     assert all(one.is_strict_success for one in retries)
+    # a call in a reflection is not run
+    assert {(len(one.turns), one.turns[0].tool_runs) for one in reflections} == {(1, ())}
+    assert (reflections[0].messages[-1].content == '{"error":"done"}') == is_calling
 
 
 def test_the_agent_reads_the_failed_try_the_prompt_its_reflection_and_the_question_again(codec, failures):
     tasks, failed, _ = failures
-    reflections, _, (of_reflections, of_retries) = retried(codec, failures)
-    for task, before, reflected in zip(tasks, failed, reflections, strict=True):
+    reflections, _, engine = retried(codec, failures)
+    firsts = {request.seed: request.token_ids for request in reversed(engine.requests)}
+    for seed, (task, before, reflected) in enumerate(zip(tasks, failed, reflections, strict=True)):
         assert reflected.messages == (*before.messages, Message("user", PROMPT), REFLECTION)
-        assert (reflected.stop_reason, reflected.is_success) == (StopReason.WORLD_OVER, False)
-        assert reflected.task_id == task.task_id
-        assert codec.decode([one for one, is_own in zip(reflected.token_ids, reflected.mask, strict=True) if is_own])
+        assert (reflected.stop_reason, reflected.task_id) == (StopReason.DONE, task.task_id)
         assert sum(reflected.mask) == len(codec.encode_assistant(REFLECTION))
-    # what the engine was asked first for each retry: the tokens of all that stands before it
-    firsts = {request.seed: request.token_ids for request in reversed(of_retries.requests)}
-    for seed, (task, reflected) in enumerate(zip(tasks, reflections, strict=True)):
-        read = [*reflected.token_ids, *codec.encode_results([Message("user", task.messages[-1].content)])]
-        assert firsts[seed] == read
-    assert len(of_reflections.requests) == len(tasks)
-
-
-def test_a_call_in_a_reflection_runs_no_tool_and_ends_it(codec, failures):
-    offered = next(one for one in own(failures[1][0]) if one.tool_calls)
-    reflections, retries, _ = retried(codec, failures, reflection=offered)
-    assert {len(one.turns) for one in reflections} == {1}
-    results = [one.messages[-1] for one in reflections]
-    assert {result.role for result in results} == {"tool"}
-    name = offered.tool_calls[0].name
-    for task, result in zip(failures[0], results, strict=True):
-        assert ("say in words" if name in task.tools else "no tool") in result.content
-    assert list(map(without_ids, retries)) == list(map(without_ids, failures[2]))
+        question = codec.encode_results([Message("user", task.messages[-1].content)])
+        assert firsts[seed] == [*reflected.token_ids, *question]
 
 
 def test_without_room_for_a_retry_it_ends_at_the_limit_of_tokens(codec, failures):
     longest = max(len(one.token_ids) for one in failures[1])
-    limits = limits_of(6, 100, longest + 1)
-    reflections, retries, _ = retried(codec, failures, limits=limits)
-    assert StopReason.TOKEN_LIMIT in {one.stop_reason for one in reflections}
+    _, retries, _ = retried(codec, failures, limits=limits_of(6, 100, longest + 1))
     assert {one.stop_reason for one in retries} == {StopReason.TOKEN_LIMIT}
     assert not any(one.is_success for one in retries)
 
 
 class Door:
-    """A world that says the number of the door, which differs from world to world, and answers
-    once; its success is an agent whose first word is that number."""
+    """A world that speaks first: it names its door, which is another one each time; that said
+    first, and then yes, is the success."""
 
     name, tools = "door", {}
 
     def __init__(self):
         self.worlds = []
-
-    def tasks(self, split, count):
-        return [Task("door", split, (Message("system", "Be brief."), Message("user", "Which?")), ())][:count]
 
     def open(self, task):
         self.worlds.append(DoorWorld(len(self.worlds)))
@@ -157,58 +136,42 @@ class DoorWorld:
         return [Message("user", f"door {self.number}")]
 
     async def user_reply(self, message):
-        return "sure?" if message.content != "yes" else None
-
-    def is_over(self):
-        return False
+        return None if message.content == "yes" else "sure?"
 
     def grade(self, trajectory):
         self.graded = trajectory
-        first = next(message for message in trajectory.messages if message.role == "assistant")
-        return Outcome(first.content == str(self.number), False)
+        return Outcome(own(trajectory)[0].content == str(self.number), False)
 
     async def close(self):
         self.is_closed = True
 
 
 class Says:
-    """Says the number of the last door of which it was told, then yes; at its first try another."""
+    """Says 9 at first, later the door that it was told last."""
 
     async def reply(self, episode):
         last = episode.messages[-1].content
-        if last == "sure?":
-            return Reply(Message("assistant", "yes"))
-        if last == PROMPT:
-            return Reply(REFLECTION)
-        is_first = not any(message.role == "assistant" for message in episode.messages)
-        return Reply(Message("assistant", "9" if is_first else last.split()[-1]))
+        answers = {"sure?": "yes", "door 0": "9", PROMPT: REFLECTION.content}
+        return Reply(Message("assistant", answers.get(last, last.split()[-1])))
 
     def release(self, episode): ...
 
 
 def test_a_world_that_speaks_first_and_a_user_that_answers_begin_anew():
-    domain = Door()
-    [task] = domain.tasks("rl", 1)
+    domain, task = Door(), Task("door", "rl", (Message("system", "Be brief."), Message("user", "Which?")), ())
 
     def play(tasks):
-        found = run_episodes(Says(), tasks, domain=RetryDomain(domain), limits=LIMITS, seeds=[1] * len(tasks))
-        return [ScoredEpisode(one) for one in found]
+        return [ScoredEpisode(one) for one in run_episodes(Says(), tasks, domain=domain, limits=LIMITS, seeds=[1])]
 
     [failed] = [one.trajectory for one in play([task])]
-    assert not failed.is_success
     [reflected], [retry] = reflect_and_retry(play, [(task, failed)], PROMPT)
     assert reflected.trajectory.messages == (*failed.messages, Message("user", PROMPT), REFLECTION)
-    texts = ["Which?", "door 2", "2", "sure?", "yes"]
     graded = domain.worlds[2].graded
-    assert [message.content for message in graded.messages[1:]] == texts
+    assert [message.content for message in graded.messages[1:]] == ["Which?", "door 2", "2", "sure?", "yes"]
     assert [turn.message_index for turn in graded.turns] == [3, 5]
-    assert retry.is_success
+    assert (failed.is_success, retry.is_success) == (False, True)
     assert all(world.is_closed for world in domain.worlds)
-    # door 2 is not the door that the failed try began at: nothing else would have been read there
+    # the failed try had read of another door: the retry, which has not, stays as it was played
     assert retry.trajectory.messages[: len(reflected.trajectory.messages)] == reflected.trajectory.messages
-
-
-def test_of_an_agent_without_a_word_nothing_is_taken_out(failures):
-    tasks, failed, right = failures
-    silent = replace(right[0], turns=())
-    assert distilled(silent, tasks[0], failed[0]) is silent
+    silent = replace(retry.trajectory, turns=())
+    assert distilled(silent, task, failed) is silent

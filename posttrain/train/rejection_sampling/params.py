@@ -62,9 +62,6 @@ class RetryReflection(Section):
     prompt: Annotated[str, Field(min_length=1, max_length=2000)]
 
 
-Retry = Annotated[NoRetry | RetryAgain | RetryReflection, Field(discriminator="type")]
-
-
 class RejectionSamplingParams(Section):
     """Rejection-sampling fine-tuning (RAFT, arXiv 2304.06767; STaR, arXiv 2203.14465): `rounds`
     times the policy plays `max_generated_tokens / rounds` tokens on the rl tasks, and `max_steps`
@@ -100,7 +97,7 @@ class RejectionSamplingParams(Section):
     lr: Rate
     lr_warmup_frac: Annotated[float, Field(ge=0, lt=1)]
     num_dev_tasks: SmallCount
-    retry: Retry = NoRetry(type="none")
+    retry: Annotated[NoRetry | RetryAgain | RetryReflection, Field(discriminator="type")] = NoRetry(type="none")
 
     @property
     def num_steps(self) -> int:

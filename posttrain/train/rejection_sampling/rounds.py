@@ -20,7 +20,7 @@ from posttrain.models.codec import TokenRow
 from posttrain.models.params import OptimizerParams
 from posttrain.rollout.episode_sampler import Stream, episode_seeds
 from posttrain.rollout.generator import RolloutBatch, RolloutSchedule
-from posttrain.rollout.reflection import reflect_and_retry
+from posttrain.rollout.reflection import is_failed, reflect_and_retry
 from posttrain.runtime.exits import DataError
 from posttrain.train.advantages.groups import FloatArray
 from posttrain.train.online.params import DevParams
@@ -66,24 +66,23 @@ def train_by_rejection_sampling(
     start = {name: one.detach().clone() for name, one in model.named_parameters() if one.requires_grad}
     dev = DevEvaluation(DevParams(every_steps=1, num_tasks=params.num_dev_tasks, keep="last"), inputs)
     episodes: list[ScoredEpisode] = []
-    retries: list[ScoredEpisode] = []
     with RolloutSchedule(inputs.source) as rollouts:
         player = _Player(rollouts, inputs, params, seed=learner.seed)
         for number in range(params.rounds):
             first_step = number * params.max_steps
             with open_part(run, f"round-{number + 1}", first_step=first_step, num_steps=params.num_steps) as part:
                 before = {} if number else _dev_metrics(dev, part.folder / f"before_{DEV}", 0)
-                played, tried_again = player.play(number, part)
-                episodes, retries = episodes + played, retries + tried_again
-                weights_N = row_weights([*episodes, *retries], params)
+                episodes += player.play(number, part)
+                rows = [*episodes, *player.retries]
+                weights_N = row_weights(rows, params)
                 if not weights_N.any():
                     raise DataError(_nothing_learnt(len(episodes), number, params))
                 if part.checkpoint is None and part.metrics is not None:
                     counts = {"round": number + 1, "generated_tokens": player.num_generated}
-                    part.metrics.write(0, before | counts | _metrics(episodes, retries, weights_N))
+                    part.metrics.write(0, before | counts | _metrics(episodes, player.retries, weights_N))
                 if params.restart:
                     _load(model, start)
-                _fine_tune(learner, [*episodes, *retries], weights_N, replayed, params, number, part)
+                _fine_tune(learner, rows, weights_N, replayed, params, number, part)
                 logged = _dev_metrics(dev, part.folder / DEV, params.max_steps)
                 if logged and part.metrics is not None:
                     part.metrics.write(params.max_steps, logged)
@@ -97,16 +96,15 @@ class _Player:
     ) -> None:
         self._rollouts, self._inputs, self._params, self._seed = rollouts, inputs, params, seed
         self._tasks = _passes(inputs.tasks, seed)
-        self.num_generated = 0  # tokens, in all rounds so far
+        self.num_generated, self.retries = 0, list[ScoredEpisode]()  # tokens; both of all rounds so far
 
-    def play(self, number: int, part: TrainingRun) -> tuple[list[ScoredEpisode], list[ScoredEpisode]]:
-        """The episodes of a round and the retries of those that failed: those in its file, then as
-        many batches as are missing until the rounds so far have had their share of the tokens."""
+    def play(self, number: int, part: TrainingRun) -> list[ScoredEpisode]:
+        """The episodes of a round: those in its file, then as many batches as are missing until
+        the rounds so far have had their share of the tokens. Adds to `retries`."""
         file, params = part.folder / PLAYED, self._params
         kept = distributed.from_first(_read_batches(file) if distributed.is_first() else [])
         budget = params.max_generated_tokens * (number + 1) / params.rounds
         episodes: list[ScoredEpisode] = []
-        retries: list[ScoredEpisode] = []
         num_batches = 0
         while self.num_generated < budget:
             batch = [next(self._tasks) for _ in range(params.tasks_per_step)]
@@ -114,14 +112,14 @@ class _Player:
             is_kept = num_batches < len(kept)
             played = kept[num_batches] if is_kept else self._played(tasks, number, num_batches)
             own = played[: len(tasks)]
-            again = played[max(len(own), len(played) - sum(map(_is_failed, own))) :]  # behind any reflections
+            again = played[max(len(own), len(played) - sum(map(is_failed, own))) :]  # behind any reflections
             if not is_kept and distributed.is_first():
                 _append_batch(file, played)
                 learnt = [*own, *again]
                 self._inputs.on_step(number * params.max_steps, learnt, [float(one.is_success) for one in learnt])
             num_batches += 1
             episodes += own
-            retries += again
+            self.retries += again
             num_tokens = sum(sum(one.trajectory.mask) for one in played)
             if not num_tokens:
                 raise DataError(
@@ -133,7 +131,7 @@ class _Player:
             )
             if any(distributed.gather(part.is_stopping)):
                 raise asked_to_stop(number * params.max_steps, params.num_steps)
-        return episodes, retries
+        return episodes
 
     def _played(self, tasks: Sequence[Task], number: int, batch: int) -> list[ScoredEpisode]:
         """An episode of each task, then reflections on those that failed, then their retries, as
@@ -144,7 +142,7 @@ class _Player:
             return self._rollouts.take(RolloutBatch(own, seeds))[0] if own else []
 
         played = take(tasks, Stream.OWN)
-        failed = [(task, one.trajectory) for task, one in zip(tasks, played, strict=True) if _is_failed(one)]
+        failed = [(task, one.trajectory) for task, one in zip(tasks, played, strict=True) if is_failed(one)]
         match self._params.retry:
             case RetryAgain():
                 played += take([task for task, _ in failed])
@@ -152,10 +150,6 @@ class _Player:
                 reflections, retries = reflect_and_retry(take, failed, prompt)
                 played += [*reflections, *retries]
         return played
-
-
-def _is_failed(one: ScoredEpisode) -> bool:
-    return not one.is_success and not one.is_aborted
 
 
 def _passes(tasks: Sequence[Task], seed: int) -> Iterator[Task]:
