@@ -1,12 +1,15 @@
 """Groups of reflections, each rewarded as the retry behind it."""
 
+import numpy as np
 import pytest
 import yaml
 
 from posttrain.rollout.reflection import RetryTask
 from posttrain.train.advantages.groups import EpisodeGroup
 from posttrain.train.online.learning import PolicyEpisodes
+from posttrain.train.online.metrics import mean_advantages
 from posttrain.train.online.params import OnlineParams
+from posttrain.train.online.updates import Sample
 from posttrain.types import Message, Outcome, StopReason, Task, Trajectory, Turn
 
 TASKS = [Task(name, "rl", (Message("user", name),), ()) for name in ("easy", "hard") for _ in range(3)]
@@ -50,8 +53,10 @@ def test_only_the_reflections_on_a_failed_try_are_learnt_from_by_the_reward_of_t
     assert [one.trajectory.messages[-1].content for one in hard] == said
     assert {tuple(one.trajectory.mask) for one in easy} == {(0, 0, 0)}
     assert {tuple(one.trajectory.mask) for one in hard} == {(0, 1, 1)}
-    groups = [EpisodeGroup(own[0], found).has_spread for own, found in ((TASKS[:3], easy), (TASKS[3:], hard))]
-    assert groups == [False, True]
+    groups = [EpisodeGroup(TASKS[0], easy), EpisodeGroup(TASKS[3], hard)]
+    assert [one.has_spread for one in groups] == [False, True]
+    samples = [[Sample(one, np.full(sum(one.trajectory.mask), 0.5)) for one in own] for own in (easy, hard)]
+    assert mean_advantages(groups, samples) == [0, 0, 0, 0.5, 0.5, 0.5]
 
 
 @pytest.mark.parametrize("change", [{"join": {"type": "best"}}, {"max_generated_tokens": 1000}])
