@@ -12,6 +12,7 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from posttrain.models.loading import load_codec, load_model
 from posttrain.rollout.episode_sampler import ScoredWorld, Stream, episode_seeds
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy
-from posttrain.rollout.reflection import RetryTask, reflect_and_retry
+from posttrain.rollout.reflection import RetryDomain, RetryTask, reflect_and_retry
 from posttrain.types import Message, ScoredEpisode, Task, Trajectory
 from posttrain.worlds.stocks.phrasing import REPLIES
 
@@ -65,7 +66,8 @@ def reflection(arm: str, task: Task, failure: str) -> str:
 
 def measure(world: ScoredWorld, model: Any, codec: ChatCodec, *, num: int, temperature: float, seed: int) -> None:
     """Plays `num` rl tasks and prints a line for each arm."""
-    sampler = world.sampler(model, codec, temperature=temperature)
+    domain = RetryDomain(world.domain)
+    sampler = replace(world, domain=domain).sampler(model, codec, temperature=temperature)
     tasks = world.domain.tasks("rl", num)
     played = sampler.sample(tasks, episode_seeds(Stream.MEASUREMENT, seed, count=num))
     failed = [(task, one) for task, one in zip(tasks, played, strict=True) if not one.is_success]
@@ -76,12 +78,12 @@ def measure(world: ScoredWorld, model: Any, codec: ChatCodec, *, num: int, tempe
     print(json.dumps({"played": num, "failed": len(failed), "tokens": own_tokens, **Counter(classes.values())}))
 
     def play(own: Sequence[Task], arm: str) -> list[ScoredEpisode]:
-        seeds = episode_seeds(Stream.RETRIES, seed, count=len(own))
         is_reflection = any(isinstance(task, RetryTask) and task.is_reflection for task in own)
+        seeds = episode_seeds(Stream.MEASUREMENT, seed, 1 + is_reflection, count=len(own))
         if not is_reflection or arm == "own":
             return [ScoredEpisode(one) for one in sampler.sample(own, seeds)]
         script = ScriptedPolicy(lambda task, _: Saying(reflection(arm, task, classes[task.task_id])))
-        found = run_episodes(script, own, domain=world.domain, limits=world.limits, seeds=seeds)
+        found = run_episodes(script, own, domain=domain, limits=world.limits, seeds=seeds)
         return [ScoredEpisode(one) for one in found]
 
     again: list[bool] = []

@@ -169,7 +169,6 @@ class Stream(IntEnum):
     BRANCHES = 6
     OWN = 7  # rounds of rejection sampling
     VALUES = 8  # branches for the values of turns in training
-    RETRIES = 9  # of failed episodes
 
 
 def episode_seeds(stream: Stream, *entropy: int, count: int) -> list[int]:

@@ -17,7 +17,6 @@ from posttrain.rollout.engines.protocol import EngineFailed
 from posttrain.rollout.episode import Episode
 from posttrain.rollout.params import AgentParams
 from posttrain.rollout.policy import Policy, expert_policy
-from posttrain.rollout.reflection import open_world
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.runtime.limits import MAX_FAILURE_CHARS, clip
 from posttrain.types import StopReason, Task, Trajectory
@@ -60,7 +59,7 @@ def run_episodes(
         for num_try in range(NUM_TRIES):
             # Another id: engines and policies keep state by it, and the second try begins anew.
             episode_id = f"{task.task_id}/{index}" + "/again" * num_try
-            episode = Episode(episode_id, task, open_world(task, domain), seeds[index], limits)
+            episode = Episode(episode_id, task, domain.open(task), seeds[index], limits)
             trajectories[index] = await _run_episode(episode, policy, loops[task.agent_name])
             if not trajectories[index].is_aborted:
                 if on_end:

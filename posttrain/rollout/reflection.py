@@ -34,7 +34,10 @@ def reflect_and_retry(
     prompt: str,
 ) -> tuple[list[ScoredEpisode], list[ScoredEpisode]]:
     """For each failed episode a reflection, which the user's `prompt` asks for, and a retry as
-    `distilled` gives it. `play` gives an episode of each task."""
+    `distilled` gives it. `play` gives an episode of each task in worlds
+    of a `RetryDomain`."""
+    if not failed:
+        return [], []
     asked = [Message("user", prompt)]
     reflections = play([_behind(task, one, asked, is_reflection=True) for task, one in failed])
     again = [
@@ -80,10 +83,15 @@ async def one_message(episode: Episode, policy: Policy) -> StopReason:
     return reply.stop or StopReason.DONE
 
 
-def open_world(task: Task, domain: Domain) -> World:
-    """A fresh world of the domain for one episode of `task`, which may be a retry."""
-    world = domain.open(task)
-    return _RetryWorld(task, world) if isinstance(task, RetryTask) else world
+class RetryDomain:
+    """A domain that also opens the worlds of reflections and retries."""
+
+    def __init__(self, domain: Domain) -> None:
+        self.name, self.tools, self.tasks, self._domain = domain.name, domain.tools, domain.tasks, domain
+
+    def open(self, task: Task) -> World:
+        world = self._domain.open(task)
+        return _RetryWorld(task, world) if isinstance(task, RetryTask) else world
 
 
 class _RetryWorld:

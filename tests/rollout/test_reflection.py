@@ -9,7 +9,7 @@ from posttrain.models.tokenizer import train_tokenizer
 from posttrain.rollout.episode import Reply
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import TokenPolicy, expert_policy
-from posttrain.rollout.reflection import distilled, reflect_and_retry
+from posttrain.rollout.reflection import RetryDomain, distilled, reflect_and_retry
 from posttrain.types import Message, Outcome, ScoredEpisode, StopReason, Task
 from posttrain.worlds.toy.domain import ToyDomain
 from tests.limits import limits_of
@@ -43,7 +43,7 @@ def sampled(codec, tasks, messages_N, limits=LIMITS):
     """Episodes of a model that writes these messages, seeds 0, 1, …, and its engine."""
     engine = ScriptedEngine({seed: list(map(codec.encode_assistant, own)) for seed, own in enumerate(messages_N)})
     policy = TokenPolicy(engine, codec, temperature=1.0)
-    return run_episodes(policy, tasks, domain=DOMAIN, limits=limits, seeds=[*range(len(tasks))]), engine
+    return run_episodes(policy, tasks, domain=RetryDomain(DOMAIN), limits=limits, seeds=[*range(len(tasks))]), engine
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ class Door:
     name, tools = "door", {}
 
     def __init__(self):
-        self.worlds = []
+        self.worlds, self.tasks = [], None
 
     def open(self, task):
         self.worlds.append(DoorWorld(len(self.worlds)))
@@ -161,7 +161,8 @@ def test_a_world_that_speaks_first_and_a_user_that_answers_begin_anew():
     domain, task = Door(), Task("door", "rl", (Message("system", "Be brief."), Message("user", "Which?")), ())
 
     def play(tasks):
-        return [ScoredEpisode(one) for one in run_episodes(Says(), tasks, domain=domain, limits=LIMITS, seeds=[1])]
+        played = run_episodes(Says(), tasks, domain=RetryDomain(domain), limits=LIMITS, seeds=[1])
+        return [ScoredEpisode(one) for one in played]
 
     [failed] = [one.trajectory for one in play([task])]
     [reflected], [retry] = reflect_and_retry(play, [(task, failed)], PROMPT)
@@ -173,5 +174,6 @@ def test_a_world_that_speaks_first_and_a_user_that_answers_begin_anew():
     assert all(world.is_closed for world in domain.worlds)
     # the failed try had read of another door: the retry, which has not, stays as it was played
     assert retry.trajectory.messages[: len(reflected.trajectory.messages)] == reflected.trajectory.messages
+    assert reflect_and_retry(play, [], PROMPT) == ([], [])
     silent = replace(retry.trajectory, turns=())
     assert distilled(silent, task, failed) is silent

@@ -15,7 +15,7 @@ from posttrain.rollout.episode_sampler import EpisodeSampler, ScoredWorld, Strea
 from posttrain.rollout.episodes import demonstrate
 from posttrain.rollout.expert_traces import EditTraces, ExpertTraces, given_turns
 from posttrain.rollout.play_on import Fork, sample_branches
-from posttrain.rollout.reflection import RetryTask, is_failed, reflect_and_retry
+from posttrain.rollout.reflection import RetryDomain, RetryTask, is_failed, reflect_and_retry
 from posttrain.train.online.loop import train_online
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.trainer_state import TrainingInputs
@@ -86,7 +86,7 @@ def learn_online(
         case EditReplay():
             traces = EditTraces(inputs.edits, codec, domain=world.domain, reward=world.reward)
     source = PolicyEpisodes(
-        world.sampler(model, codec, temperature=algorithm.temperature),
+        _behind_failures(world).sampler(model, codec, temperature=algorithm.temperature),
         reward_model=inputs.reward_model,
         weight=params.reward_model_weight,
         traces=traces,
@@ -133,7 +133,7 @@ def learn_by_rejection_sampling(
 ) -> None:
     """Train `model` in place on those of its own episodes that are accepted."""
     source = PolicyEpisodes(
-        inputs.world.sampler(model, codec, temperature=algorithm.temperature),
+        _behind_failures(inputs.world).sampler(model, codec, temperature=algorithm.temperature),
         reward_model=inputs.reward_model,
         weight=params.reward_model_weight,
     )
@@ -144,6 +144,10 @@ def learn_by_rejection_sampling(
         params=algorithm,
         run=run,
     )
+
+
+def _behind_failures(world: ScoredWorld) -> ScoredWorld:
+    return replace(world, domain=RetryDomain(world.domain))
 
 
 class PolicyEpisodes:
@@ -216,11 +220,11 @@ class PolicyEpisodes:
 
         def play(own: Sequence[RetryTask]) -> list[ScoredEpisode]:
             # a retry by its reflection's noise would be no fair sample of what that leads to
-            seeds = [episode_seeds(Stream.RETRIES, seed, count=2)[own[0].is_reflection] for _, seed in failed]
+            seeds = [episode_seeds(Stream.ONLINE, seed, count=2)[own[0].is_reflection] for _, seed in failed]
             return self._scored(self._sampler.sample(own, seeds, is_share=True))
 
         before = [(task, tries[task.task_id].trajectory) for task, _ in failed]
-        rewarded = map(_rewarded, *(reflect_and_retry(play, before, prompt) if failed else ((), ())))
+        rewarded = map(_rewarded, *reflect_and_retry(play, before, prompt))
         return [next(rewarded) if is_failed(one) else _unlearnt(one) for one in (tries[task.task_id] for task in tasks)]
 
     def _scored(self, trajectories: Sequence[Trajectory]) -> list[ScoredEpisode]:

@@ -8,6 +8,7 @@ or the step that it was in, to the bytes of an undisturbed one.
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -137,18 +138,17 @@ class _Player:
         """An episode of each task, then reflections on those that failed, then their retries, as
         far as the knobs ask for them."""
 
-        def take(own: Sequence[Task], stream: Stream = Stream.RETRIES) -> list[ScoredEpisode]:
-            seeds = episode_seeds(stream, self._seed, number, batch, count=len(own))
+        def take(own: Sequence[Task], *of_retries: int) -> list[ScoredEpisode]:
+            seeds = episode_seeds(Stream.OWN, self._seed, number, batch, *of_retries, count=len(own))
             return self._rollouts.take(RolloutBatch(own, seeds))[0] if own else []
 
-        played = take(tasks, Stream.OWN)
+        played = take(tasks)
         failed = [(task, one.trajectory) for task, one in zip(tasks, played, strict=True) if is_failed(one)]
         match self._params.retry:
             case RetryAgain():
-                played += take([task for task, _ in failed])
+                played += take([task for task, _ in failed], 1)
             case RetryReflection(prompt=prompt):
-                reflections, retries = reflect_and_retry(take, failed, prompt)
-                played += [*reflections, *retries]
+                played += chain(*reflect_and_retry(lambda own: take(own, 1 + own[0].is_reflection), failed, prompt))
         return played
 
 
