@@ -1,18 +1,22 @@
 """Rejection-sampling fine-tuning: what is accepted, how often it is learnt, and rounds that die."""
 
+import json
 import math
 import os
 import re
 import signal
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
+from tiny import play_words_greedily, tiny_model
 from tiny_runs import Death, WordEpisodes, run_here, train
 
 from posttrain.config.params import parse_params
+from posttrain.rollout.reflection import RetryTask
 from posttrain.runtime.exits import DataError
 from posttrain.train.rejection_sampling.params import RejectionSamplingParams
 from posttrain.train.rejection_sampling.selection import row_weights
@@ -120,6 +124,67 @@ def test_episodes_without_a_token_end_the_play_with_the_reason(tmp_path, monkeyp
         run_here("rejection_sampling", tmp_path)
 
 
+REFLECTION = {"type": "reflection", "prompt": "That was not right."}
+RETRIES = [{"type": "again"}, REFLECTION]
+
+
+@pytest.mark.parametrize("retry", RETRIES, ids=lambda one: one["type"])
+def test_failures_are_tried_again_and_what_comes_of_it_is_counted(retry, tmp_path):
+    played = []
+    _, lines = run_here("rejection_sampling", tmp_path, retry=retry, on_step=lambda *one: played.append(one))
+    first = next(line for line in lines if "round" in line)
+    batches = [read(line) for line in (tmp_path / "round-1/played.jsonl").read_text().splitlines()]
+    num_failed = [sum(not one for one in batch[:16]) for batch in batches]
+    each = 1 if retry["type"] == "again" else 2  # episodes for a failure
+    assert [len(batch) for batch in batches] == [16 + each * num for num in num_failed]
+    retries = [one for batch, num in zip(batches, num_failed, strict=True) for one in batch[len(batch) - num :]]
+    assert (first["played"], first["retried"]) == (16 * len(batches), sum(num_failed))
+    assert first["turned"] == pytest.approx(sum(retries) / len(retries))
+    assert first["generated_tokens"] == 2 * sum(map(len, batches))  # reflections and retries are paid for
+    # reflections are no episodes of the task: nobody is shown them, and none is a row
+    assert [len(episodes) for _, episodes, _ in played[: len(batches)]] == [16 + num for num in num_failed]
+    assert first["success"] == pytest.approx(1 - sum(num_failed) / (16 * len(batches)))
+
+
+def read(line):
+    """The successes of a batch's episodes."""
+    return [one["outcome"]["success"] for one in json.loads(line)]
+
+
+def test_only_a_retry_that_is_accepted_becomes_a_row(tmp_path, monkeypatch):
+    """Every first try fails and every retry succeeds: the rows are the retries."""
+
+    def run(_self, tasks, seeds):
+        is_retry = [isinstance(task, RetryTask) and not task.is_reflection for task in tasks]
+        return [
+            replace(one, trajectory=replace(one.trajectory, seed=seed, mask=(0, 0, 0, 0, 1, 0, 1), **won(is_one)))
+            for one, seed, is_one in zip(
+                [play_words_greedily(tiny_model(), task) for task in tasks], seeds, is_retry, strict=True
+            )
+        ]
+
+    def won(is_one):
+        return {"outcome": Outcome(is_one, is_one), "reward": float(is_one)}
+
+    monkeypatch.setattr(WordEpisodes, "run", run)
+    _, lines = run_here("rejection_sampling", tmp_path, retry=REFLECTION, accept={"type": "success"}, max_steps=1)
+    first = next(line for line in lines if "round" in line)
+    assert (first["success"], first["turned"]) == (0, 1)
+    assert first["accepted"] == first["retry_rows"] == first["retried"] == first["played"]
+
+
+@pytest.mark.needs_killed
+@pytest.mark.xdist_group("rejection_sampling")
+@pytest.mark.parametrize("retry", RETRIES, ids=lambda one: one["type"])
+def test_a_run_with_retries_that_died_in_play_or_learning_ends_with_the_same_bytes(retry, tmp_path):
+    code, expected = train("rejection_sampling", tmp_path / "whole", retry=retry)
+    assert code == 0
+    for name, batch, death in (("play", 2, Death()), ("learning", 99, Death(after=13))):
+        how = {"retry": retry, "on_step": partial(die_in_batch, tmp_path / name, batch)}
+        died, _ = train("rejection_sampling", tmp_path / name, death, **how)
+        assert (died, *train("rejection_sampling", tmp_path / name, **how)) == (KILLED, 0, expected)
+
+
 @pytest.fixture(scope="module", params=["rejection_sampling", "phases"])
 def uninterrupted(request, tmp_path_factory):
     code, result = train(request.param, tmp_path_factory.mktemp(request.param))
@@ -170,7 +235,7 @@ def die_in_batch(folder, batch, step, episodes, successes):
 PAGE = (Path(__file__).parents[2] / "docs/self-improvement.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("block", re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
+@pytest.mark.parametrize("block", re.findall(r"```yaml\n(train_policy:.*?)```", PAGE, re.DOTALL))
 def test_each_block_of_the_page_is_accepted(repository, block):
     content = yaml.safe_load((repository / "params.yaml").read_text(encoding="utf-8"))
     content["train_policy"] |= yaml.safe_load(block)["train_policy"]

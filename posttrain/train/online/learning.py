@@ -11,16 +11,17 @@ from posttrain.data.schemas import TrajectoryRow
 from posttrain.models import distributed
 from posttrain.models.codec import ChatCodec
 from posttrain.rollout.engines.choice import is_elsewhere
-from posttrain.rollout.episode_sampler import EpisodeSampler, ScoredWorld
+from posttrain.rollout.episode_sampler import EpisodeSampler, ScoredWorld, Stream, episode_seeds
 from posttrain.rollout.episodes import demonstrate
 from posttrain.rollout.expert_traces import EditTraces, ExpertTraces, given_turns
 from posttrain.rollout.play_on import Fork, sample_branches
+from posttrain.rollout.reflection import RetryDomain, RetryTask, is_failed, reflect_and_retry
 from posttrain.train.online.loop import train_online
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.trainer_state import TrainingInputs
 from posttrain.train.policy_params import TrainPolicyParams
 from posttrain.train.preference_pairs import Pair
-from posttrain.train.rejection_sampling.params import RejectionSamplingParams
+from posttrain.train.rejection_sampling.params import RejectionSamplingParams, RetryReflection
 from posttrain.train.rejection_sampling.rounds import Learner, train_by_rejection_sampling
 from posttrain.train.replay import EditReplay, ExpertReplay, HintReplay
 from posttrain.train.resumable_trainer import TrainingRun
@@ -87,10 +88,11 @@ def learn_online(
         case EditReplay():
             traces = EditTraces(inputs.edits, codec, domain=world.domain, reward=world.reward)
     source = PolicyEpisodes(
-        world.sampler(model, codec, temperature=algorithm.temperature),
+        _behind_failures(world).sampler(model, codec, temperature=algorithm.temperature),
         reward_model=inputs.reward_model,
         weight=params.reward_model_weight,
         traces=traces,
+        reflect=algorithm.retry.prompt if isinstance(algorithm.retry, RetryReflection) else None,
     )
     # as many rows as a step has tasks: one forward pass that costs next to nothing
     num_shown = algorithm.tasks_per_step
@@ -134,7 +136,7 @@ def learn_by_rejection_sampling(
     """Train `model` in place on those of its own episodes that are accepted, which are returned,
     and on those of an earlier run."""
     source = PolicyEpisodes(
-        inputs.world.sampler(model, codec, temperature=algorithm.temperature),
+        _behind_failures(inputs.world).sampler(model, codec, temperature=algorithm.temperature),
         reward_model=inputs.reward_model,
         weight=params.reward_model_weight,
     )
@@ -148,9 +150,14 @@ def learn_by_rejection_sampling(
     )
 
 
+def _behind_failures(world: ScoredWorld) -> ScoredWorld:
+    return replace(world, domain=RetryDomain(world.domain))
+
+
 class PolicyEpisodes:
     """An `EpisodeSource`. The reward model's score s adds weight · sigmoid(s) to an episode's
-    reward. `traces`: an expert's for hints and replay, or those of edits."""
+    reward. `traces`: an expert's for hints and replay, or those of edits. With `reflect` (the words
+    that ask for one) `run` plays reflections, rewarded as the retries behind them."""
 
     def __init__(
         self,
@@ -159,9 +166,10 @@ class PolicyEpisodes:
         reward_model: Any = None,
         weight: float = 0.0,
         traces: ExpertTraces | EditTraces | None = None,
+        reflect: str | None = None,
     ) -> None:
         self._sampler, self._reward_model, self._weight = sampler, reward_model, weight
-        self._traces = traces
+        self._traces, self._reflect = traces, reflect
 
     @property
     def is_elsewhere(self) -> bool:
@@ -180,6 +188,8 @@ class PolicyEpisodes:
     def run(
         self, tasks: Sequence[Task], seeds: Sequence[int], *, prefix_fracs: Sequence[float] = ()
     ) -> list[ScoredEpisode]:
+        if self._reflect is not None:
+            return self._reflections(tasks, seeds, self._reflect)
         given: Sequence[Sequence[Message]] = ()
         if isinstance(self._traces, ExpertTraces) and prefix_fracs:
             given = given_turns(self._traces, tasks, prefix_fracs)
@@ -203,6 +213,24 @@ class PolicyEpisodes:
         assert self._traces is not None
         return self._scored(self._traces.traces(task, count))
 
+    def _reflections(self, tasks: Sequence[Task], seeds: Sequence[int], prompt: str) -> list[ScoredEpisode]:
+        """For each task a reflection, with the outcome and reward of its retry. Those of one task
+        are on one try, under its first seed; where that succeeds, it is given without its tokens
+        in the mask: nothing is learnt."""
+        firsts = {task.task_id: (task, seed) for task, seed in reversed([*zip(tasks, seeds, strict=True)])}
+        once, own_seeds = zip(*firsts.values(), strict=True)
+        tries = dict(zip(firsts, self._scored(self._sampler.sample(once, own_seeds, is_share=True)), strict=True))
+        failed = [(task, seed) for task, seed in zip(tasks, seeds, strict=True) if is_failed(tries[task.task_id])]
+
+        def play(own: Sequence[RetryTask]) -> list[ScoredEpisode]:
+            # a retry by its reflection's noise would be no fair sample of what that leads to
+            seeds = [episode_seeds(Stream.ONLINE, seed, count=2)[own[0].is_reflection] for _, seed in failed]
+            return self._scored(self._sampler.sample(own, seeds, is_share=True))
+
+        before = [(task, tries[task.task_id].trajectory) for task, _ in failed]
+        rewarded = map(_rewarded, *reflect_and_retry(play, before, prompt))
+        return [next(rewarded) if is_failed(one) else _unlearnt(one) for one in (tries[task.task_id] for task in tasks)]
+
     def _scored(self, trajectories: Sequence[Trajectory]) -> list[ScoredEpisode]:
         scores = [0.0] * len(trajectories)
         if self._reward_model is not None:
@@ -211,6 +239,19 @@ class PolicyEpisodes:
             ScoredEpisode(trajectory, bonus=self._weight / (1 + math.exp(-score)))
             for trajectory, score in zip(trajectories, scores, strict=True)
         ]
+
+
+def _rewarded(reflection: ScoredEpisode, retry: ScoredEpisode) -> ScoredEpisode:
+    own, won = reflection.trajectory, retry.trajectory
+    if won.outcome is None:
+        return retry
+    outcome = replace(won.outcome, turn_scores=())
+    return ScoredEpisode(replace(own, outcome=outcome, scores=won.scores, reward=won.reward), bonus=retry.bonus)
+
+
+def _unlearnt(one: ScoredEpisode) -> ScoredEpisode:
+    num = len(one.trajectory.mask)
+    return replace(one, trajectory=replace(one.trajectory, mask=(0,) * num, logprobs=(0.0,) * num))
 
 
 def _as_learnt(played: ScoredEpisode) -> Trajectory:

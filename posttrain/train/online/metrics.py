@@ -227,9 +227,13 @@ def importance_metrics(log_ratios: Sequence[float], turns: Sequence[int], *, cap
 
 
 def mean_advantages(groups: Sequence[EpisodeGroup], samples: Sequence[Sequence[Sample]]) -> list[float]:
-    """Mean advantage over the tokens of each episode that was played; 0 of a lost one."""
+    """Mean advantage over the tokens of each episode that was played; 0 of a lost one,
+    and of one without a token."""
     means = []
     for group, own in zip(groups, samples, strict=True):
         left = iter(own)
-        means += [0.0 if one.is_aborted else float(next(left).advantages_T.mean()) for one in group.episodes]
+        means += [
+            0.0 if one.is_aborted or not (own_T := next(left).advantages_T).size else float(own_T.mean())
+            for one in group.episodes
+        ]
     return means

@@ -16,6 +16,7 @@ from posttrain.train.advantages.returns import DiscountedCredit, StatesCredit
 from posttrain.train.advantages.scores import ScoresCredit
 from posttrain.train.advantages.turn_scores import TurnScoresCredit
 from posttrain.train.losses import KlParams, NoKl, Objective, PolicyGradient
+from posttrain.train.rejection_sampling.params import NoRetry, RetryReflection
 from posttrain.train.replay import EditReplay, ExpertReplay, HintReplay, NoReplay, ReplayParams
 from posttrain.train.sampling.greso import GresoSampling
 from posttrain.train.sampling.horizon import HorizonSampling
@@ -65,7 +66,8 @@ class OnlineParams(Section):
     cut into, an optimizer step each (verl's train_batch_size / `ppo_mini_batch_size`): equal
     numbers of whole groups, shuffled once a step. `average`: the loss is a mean over the tokens of
     the minibatch, as verl's is (DAPO), over its episodes of the mean of each (GRPO), or the sum
-    over its tokens through its episodes times `agent.max_context_tokens` (Dr. GRPO)."""
+    over its tokens through its episodes times `agent.max_context_tokens` (Dr. GRPO). With `retry`
+    a group is reflections on one failed try of its task, each rewarded as the retry behind it."""
 
     example: ClassVar[str] = (
         "{max_steps: 88, max_generated_tokens: null, tasks_per_step: 16, group_size: 8, temperature: 1.0, "
@@ -93,6 +95,7 @@ class OnlineParams(Section):
     entropy_bonus: Annotated[float, Field(ge=0)]
     importance_cap: Annotated[float, Field(ge=1)]
     dev: DevParams
+    retry: Annotated[NoRetry | RetryReflection, Field(discriminator="type")] = NoRetry(type="none")
 
     @property
     def baseline(self) -> BaselineParams | None:
@@ -111,6 +114,16 @@ class OnlineParams(Section):
     def measures_kl(self) -> bool:
         """True where the policy is compared with the model that training began from."""
         return not isinstance(self.kl, NoKl) or self.kl.is_measured
+
+    @model_validator(mode="after")
+    def _reflections_are_whole(self) -> Self:
+        is_counted, credit = self.max_generated_tokens is not None, self.credit.type
+        if self.retry.type != "none" and (self.join.type != "none" or credit == "branch_values" or is_counted):
+            raise ValueError(
+                f"retry is {self.retry.type}: nothing can join its groups (join: none), reflections are not played on "
+                "(no branch_values), and the tokens of tries and retries are not counted (max_generated_tokens: null)"
+            )
+        return self
 
     @model_validator(mode="after")
     def _choices_agree(self) -> Self:

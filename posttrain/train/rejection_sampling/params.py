@@ -40,6 +40,28 @@ class AcceptByReward(Section):
 Accept = Annotated[AcceptSuccess | AcceptStrict | AcceptQuantile | AcceptByReward, Field(discriminator="type")]
 
 
+class NoRetry(Section):
+    """A failed episode is not tried again."""
+
+    type: Literal["none"]
+
+
+class RetryAgain(Section):
+    """The task of each failed episode is played once more: the control of `reflection`."""
+
+    type: Literal["again"]
+
+
+class RetryReflection(Section):
+    """Behind each failed episode the user says `prompt`, the policy writes a reflection, the user
+    repeats the question, and the policy tries again. An accepted retry is a row without the failed
+    try and the reflection (Reflect, Retry, Reward, arXiv 2505.24726, distilled)."""
+
+    example: ClassVar[str] = "{prompt: That was not right. Say what went wrong. Then try again.}"
+    type: Literal["reflection"]
+    prompt: Annotated[str, Field(min_length=1, max_length=2000)]
+
+
 class RejectionSamplingParams(Section):
     """Rejection-sampling fine-tuning (RAFT, arXiv 2304.06767; STaR, arXiv 2203.14465): `rounds`
     times the policy plays `max_generated_tokens / rounds` tokens on the rl tasks, and `max_steps`
@@ -51,7 +73,8 @@ class RejectionSamplingParams(Section):
     `balance`: every `episode` accepted alike, every `task` that has one alike, or tasks by their
     `difficulty`, the normal density of k of n right around n/2 (ExGRPO, arXiv 2510.02245).
     `per_task`: `all`, or the `likeliest`, by the mean log-probability of its tokens as it was
-    played. `replay_frac` of the rows are demonstrations that SFT learnt from."""
+    played. `replay_frac` of the rows are demonstrations that SFT learnt from. `retry`: each failed
+    episode is tried once more; a retry counts among the episodes of its task."""
 
     example: ClassVar[str] = (
         "{rounds: 2, max_generated_tokens: 300000, tasks_per_step: 128, samples_per_task: 1, temperature: 1.0, "
@@ -74,6 +97,7 @@ class RejectionSamplingParams(Section):
     lr: Rate
     lr_warmup_frac: Annotated[float, Field(ge=0, lt=1)]
     num_dev_tasks: SmallCount
+    retry: Annotated[NoRetry | RetryAgain | RetryReflection, Field(discriminator="type")] = NoRetry(type="none")
 
     @property
     def num_steps(self) -> int:

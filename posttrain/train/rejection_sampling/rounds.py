@@ -8,6 +8,7 @@ or the step that it was in, to the bytes of an undisturbed one.
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,13 @@ from posttrain.models.codec import TokenRow
 from posttrain.models.params import OptimizerParams
 from posttrain.rollout.episode_sampler import Stream, episode_seeds
 from posttrain.rollout.generator import RolloutBatch, RolloutSchedule
+from posttrain.rollout.reflection import is_failed, reflect_and_retry
 from posttrain.runtime.exits import DataError
 from posttrain.train.advantages.groups import FloatArray
 from posttrain.train.online.params import DevParams
 from posttrain.train.online.trainer_state import DevEvaluation, TrainingInputs
 from posttrain.train.params import TrainSftParams
-from posttrain.train.rejection_sampling.params import RejectionSamplingParams
+from posttrain.train.rejection_sampling.params import RejectionSamplingParams, RetryAgain, RetryReflection
 from posttrain.train.rejection_sampling.selection import row_weights
 from posttrain.train.resumable_trainer import TrainingRun, asked_to_stop, open_part
 from posttrain.train.sft import train_sft
@@ -74,19 +76,20 @@ def train_by_rejection_sampling(
             with open_part(run, f"round-{number + 1}", first_step=first_step, num_steps=params.num_steps) as part:
                 before = {} if number else _dev_metrics(dev, part.folder / f"before_{DEV}", 0)
                 episodes += player.play(number, part)
-                together = [*earlier, *episodes]
-                weights_N = row_weights(together, params)
+                own = [*episodes, *player.retries]
+                weights_N = row_weights([*own, *earlier], params)
                 if not weights_N.any():
-                    raise DataError(_nothing_learnt(len(together), number, params))
+                    raise DataError(_nothing_learnt(len(own) + len(earlier), number, params))
                 if part.checkpoint is None and part.metrics is not None:
-                    part.metrics.write(0, before | _metrics(number, episodes, weights_N[len(earlier) :]))
+                    counts = {"round": number + 1, "generated_tokens": player.num_generated}
+                    part.metrics.write(0, before | counts | _metrics(episodes, player.retries, weights_N[: len(own)]))
                 if params.restart:
                     _load(model, start)
-                _fine_tune(learner, together, weights_N, replayed, params, number, part)
+                _fine_tune(learner, [*own, *earlier], weights_N, replayed, params, number, part)
                 logged = _dev_metrics(dev, part.folder / DEV, params.max_steps)
                 if logged and part.metrics is not None:
                     part.metrics.write(params.max_steps, logged)
-    return [one for one, weight in zip(episodes, weights_N[len(earlier) :], strict=True) if weight]
+    return [one for one, weight in zip(own, weights_N, strict=False) if weight]
 
 
 class _Player:
@@ -97,42 +100,59 @@ class _Player:
     ) -> None:
         self._rollouts, self._inputs, self._params, self._seed = rollouts, inputs, params, seed
         self._tasks = _passes(inputs.tasks, seed)
-        self._num_generated = 0
+        self.num_generated, self.retries = 0, list[ScoredEpisode]()  # tokens; both of all rounds so far
 
     def play(self, number: int, part: TrainingRun) -> list[ScoredEpisode]:
         """The episodes of a round: those in its file, then as many batches as are missing until
-        the rounds so far have had their share of the tokens."""
+        the rounds so far have had their share of the tokens. Adds to `retries`."""
         file, params = part.folder / PLAYED, self._params
         kept = distributed.from_first(_read_batches(file) if distributed.is_first() else [])
         budget = params.max_generated_tokens * (number + 1) / params.rounds
         episodes: list[ScoredEpisode] = []
         num_batches = 0
-        while self._num_generated < budget:
+        while self.num_generated < budget:
             batch = [next(self._tasks) for _ in range(params.tasks_per_step)]
             tasks = [task for task in batch for _ in range(params.samples_per_task)]
-            if num_batches < len(kept):
-                played = kept[num_batches]
-            else:
-                seeds = episode_seeds(Stream.OWN, self._seed, number, num_batches, count=len(tasks))
-                played, _ = self._rollouts.take(RolloutBatch(tasks, seeds))
-                if distributed.is_first():
-                    _append_batch(file, played)
-                    step = number * params.max_steps
-                    self._inputs.on_step(step, played, [float(one.is_success) for one in played])
+            is_kept = num_batches < len(kept)
+            played = kept[num_batches] if is_kept else self._played(tasks, number, num_batches)
+            own = played[: len(tasks)]
+            again = played[max(len(own), len(played) - sum(map(is_failed, own))) :]  # behind any reflections
+            if not is_kept and distributed.is_first():
+                _append_batch(file, played)
+                learnt = [*own, *again]
+                self._inputs.on_step(number * params.max_steps, learnt, [float(one.is_success) for one in learnt])
             num_batches += 1
-            episodes += played
+            episodes += own
+            self.retries += again
             num_tokens = sum(sum(one.trajectory.mask) for one in played)
             if not num_tokens:
                 raise DataError(
                     f"{len(played)} episodes wrote no token: agent.max_context_tokens leaves no room for one"
                 )
-            self._num_generated += num_tokens
+            self.num_generated += num_tokens
             part.progress(
-                0, params.max_steps, f"round {number + 1}: {self._num_generated} of {budget:.0f} tokens played"
+                0, params.max_steps, f"round {number + 1}: {self.num_generated} of {budget:.0f} tokens played"
             )
             if any(distributed.gather(part.is_stopping)):
                 raise asked_to_stop(number * params.max_steps, params.num_steps)
         return episodes
+
+    def _played(self, tasks: Sequence[Task], number: int, batch: int) -> list[ScoredEpisode]:
+        """An episode of each task, then reflections on those that failed, then their retries, as
+        far as the knobs ask for them."""
+
+        def take(own: Sequence[Task], *of_retries: int) -> list[ScoredEpisode]:
+            seeds = episode_seeds(Stream.OWN, self._seed, number, batch, *of_retries, count=len(own))
+            return self._rollouts.take(RolloutBatch(own, seeds))[0] if own else []
+
+        played = take(tasks)
+        failed = [(task, one.trajectory) for task, one in zip(tasks, played, strict=True) if is_failed(one)]
+        match self._params.retry:
+            case RetryAgain():
+                played += take([task for task, _ in failed], 1)
+            case RetryReflection(prompt=prompt):
+                played += chain(*reflect_and_retry(lambda own: take(own, 1 + own[0].is_reflection), failed, prompt))
+        return played
 
 
 def _passes(tasks: Sequence[Task], seed: int) -> Iterator[Task]:
@@ -178,14 +198,21 @@ def _fine_tune(
     )
 
 
-def _metrics(number: int, episodes: Sequence[ScoredEpisode], weights_N: FloatArray) -> dict[str, float]:
-    """Metrics of all episodes so far: `generated_tokens`, `played`, `success`, `strict_success`,
-    `reward_mean`, `accepted` (rows), `accepted_tasks`, and `lost`, the share of aborted ones."""
+def _metrics(
+    episodes: Sequence[ScoredEpisode], retries: Sequence[ScoredEpisode], weights_N: FloatArray
+) -> dict[str, float]:
+    """Metrics of all episodes so far: `played`, `success`, `strict_success`, `reward_mean`, and
+    `lost`, the share of aborted ones, without the retries; `accepted` (rows) and `accepted_tasks`
+    with them. Of retries, which come last in `weights_N`: `retried`, `turned` (the share that
+    succeeded) and `retry_rows`."""
     kept = [one for one in episodes if not one.is_aborted]
-    accepted = [one for one, weight in zip(episodes, weights_N, strict=True) if weight]
+    accepted = [one for one, weight in zip([*episodes, *retries], weights_N, strict=True) if weight]
+    of_retries = {
+        "retried": len(retries),
+        "turned": sum(one.is_success for one in retries) / max(len(retries), 1),
+        "retry_rows": int(np.count_nonzero(weights_N[len(episodes) :])),
+    }
     return {
-        "round": number + 1,
-        "generated_tokens": sum(sum(one.trajectory.mask) for one in episodes),
         "played": len(episodes),
         "success": float(np.mean([one.is_success for one in kept])),
         "strict_success": float(np.mean([one.trajectory.is_strict_success for one in kept])),
@@ -193,6 +220,7 @@ def _metrics(number: int, episodes: Sequence[ScoredEpisode], weights_N: FloatArr
         "accepted": len(accepted),
         "accepted_tasks": len({one.trajectory.task_id for one in accepted}),
         "lost": 1 - len(kept) / len(episodes),
+        **(of_retries if retries else {}),
     }
 
 
