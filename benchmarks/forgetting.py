@@ -1,0 +1,153 @@
+"""Measures what is forgotten and what holds it: `python -m benchmarks.forgetting [--seeds 1 2 3]`.
+
+From the prepared model SFT learns demonstrations of one kind of task (A), then every arm those of
+another (B), with as many optimizer steps and rows: as they are, with a share of A's among them
+(replay), under elastic weight consolidation (EWC), or with results of tools as targets. Per arm:
+success on test tasks of A and B before and after, and the forward KL of the policy before to the
+one after, in nats per token of B's dev demonstrations, which RL's Razor (arXiv 2509.04259) says
+forgetting follows.
+"""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+
+from posttrain.config.params import load_params
+from posttrain.data.schemas import TrajectoryRow, read_tasks, read_trajectories
+from posttrain.models.codec import TokenRow
+from posttrain.models.loading import load_codec
+from posttrain.rollout.episode_sampler import ScoredWorld
+from posttrain.rollout.episodes import demonstrate
+from posttrain.runtime.threads import choose_num_threads, limit_threads
+from posttrain.train.ewc import ewc_of
+from posttrain.train.params import TrainSftParams
+from posttrain.train.resumable_trainer import open_run
+from posttrain.train.sft import train_sft
+from posttrain.train.trainable import load_trainable
+from posttrain.types import Task
+from posttrain.worlds.catalog import require_expert
+
+BASE = Path("data/models/base")
+A_STEPS, B_STEPS = 400, 200
+# the weights were chosen on seed 1, which the table tells apart
+ARMS: Mapping[str, Mapping[str, float]] = {
+    "B alone": {},
+    "B, replay of A 0.3": {"replay_frac": 0.3},
+    "B, EWC 1e2": {"ewc_weight": 1e2},
+    "B, EWC 1e4": {"ewc_weight": 1e4},
+    "B, observations 0.1": {"observation_weight": 0.1},
+}
+MEASURES = {"a_before": "A before", "a": "A after", "b_before": "B before", "b": "B after", "kl": "KL on B"}
+
+
+class Experiment:
+    """One seed: the policy that has learnt A, and what it is judged on."""
+
+    def __init__(self, kinds: Sequence[str], seed: int, lr: float) -> None:
+        self.params, self.seed, self.lr = load_params(Path("params.yaml")), seed, lr
+        self.world = ScoredWorld.of(self.params.world, self.params.reward, self.params.agent)
+        self.codec = load_codec(BASE)
+        rows = read_trajectories(Path("data/resampled/demonstrations.parquet"))
+        self.rows = [self._encoded([row for row in rows if row.labels["kind"] == kind]) for kind in kinds]
+        self.tests = [self._tasks("test", kind) for kind in kinds]
+        self.dev = self._encoded(
+            demonstrate(
+                require_expert(self.world.domain, needed_by="B's dev demonstrations"),
+                self._tasks("dev", kinds[1]),
+                limits=self.params.agent,
+                seed=seed,
+                is_flawless=True,
+                reasoning_frac=self.params.generate_data.reasoning_frac,
+            )
+        )
+        self.first = load_trainable(BASE, self.params.model, seed=seed)
+        self._learn(self.first, {"A": 1.0}, max_steps=A_STEPS, lr=self.params.train_sft.lr)
+        self.before = self._successes(self.first)
+
+    def arm(self, *, replay_frac: float = 0.0, ewc_weight: float = 0.0, **knobs: float) -> dict[str, float]:
+        model = deepcopy(self.first)
+        ewc = ewc_of(model, self.rows[0], ewc_weight, seed=self.seed) if ewc_weight else None
+        shares = {"A": replay_frac, "B": 1 - replay_frac}
+        self._learn(model, shares, ewc, max_steps=B_STEPS, lr=self.lr, **knobs)
+        (a_before, b_before), (a, b) = self.before, self._successes(model)
+        kl = forward_kl(self.first, model, self.dev)
+        return {"a_before": a_before, "a": a, "b_before": b_before, "b": b, "kl": kl}
+
+    def _learn(self, model: Any, shares: Mapping[str, float], ewc: Any = None, **changes: Any) -> None:
+        knobs = {**self.params.train_sft.model_dump(), "label_weights": {}, **changes}
+        params = TrainSftParams.model_validate({**knobs, "eval_every_steps": changes["max_steps"]})
+        with tempfile.TemporaryDirectory() as folder, open_run(Path(folder)) as run:
+            train_sft(
+                model,
+                self.codec.tokenizer,
+                rows=[row for of_kind in self.rows for row in of_kind],
+                values=["A"] * len(self.rows[0]) + ["B"] * len(self.rows[1]),
+                shares=shares,
+                dev_rows=[],
+                params=params,
+                seed=self.seed,
+                run=run,
+                ewc=ewc,
+            )
+        model.eval()
+
+    def _successes(self, model: Any) -> list[float]:
+        """Share of the test tasks of A and of B in percent, greedily."""
+        player = self.world.player(deepcopy(model).eval(), self.codec, seed=self.seed)
+        return [100 * mean(one.is_success for one in player(tasks, 0.0)) for tasks in self.tests]
+
+    def _tasks(self, split: str, kind: str) -> list[Task]:
+        return [task for task in read_tasks(Path("data/raw/tasks.parquet"), split) if task.labels["kind"] == kind]
+
+    def _encoded(self, rows: Sequence[TrajectoryRow]) -> list[TokenRow]:
+        return self.codec.encode_rows(row.conversation for row in rows)
+
+
+@torch.no_grad()
+def forward_kl(first: Any, model: Any, rows: Sequence[TokenRow]) -> float:
+    """KL(first || model), the mean over the agent's tokens of all rows of its exact value."""
+    found = []
+    for row in rows:
+        ids, is_agents = torch.tensor([row.input_ids]), torch.tensor(row.mask[1:], dtype=torch.bool)
+        old, new = (one(ids, use_cache=False).logits[0, :-1][is_agents].log_softmax(-1) for one in (first, model))
+        found.append((old.exp() * (old - new)).sum(-1))
+    return float(torch.cat(found).mean())
+
+
+def table(seeds: Sequence[Mapping[str, Mapping[str, float]]]) -> list[str]:
+    """Mean and standard deviation over the seeds."""
+    lines = [f"| arm | {' | '.join(MEASURES.values())} |", "| --- " * (len(MEASURES) + 1) + "|"]
+    for name in seeds[0]:
+        cells = []
+        for measure in MEASURES:
+            values, digits = [one[name][measure] for one in seeds], 3 if measure == "kl" else 1
+            spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+            cells.append(f"{mean(values):.{digits}f}{spread}")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser("benchmarks.forgetting", description=__doc__)
+    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--kinds", nargs=2, default=["tool_selection", "timing_decision"], metavar=("A", "B"))
+    parser.add_argument("--lr", type=float, default=2e-3, help="of learning B")
+    given = parser.parse_args()
+    limit_threads(choose_num_threads())
+    seeds = []
+    for seed in given.seeds:
+        one = Experiment(given.kinds, seed, given.lr)
+        seeds.append({name: one.arm(**knobs) for name, knobs in ARMS.items()})
+        print(json.dumps({"seed": seed, **seeds[-1]}), flush=True)
+    print("\n".join(table(seeds)))
+
+
+if __name__ == "__main__":
+    main()
