@@ -141,11 +141,13 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=2e-3, help="of learning B")
     given = parser.parse_args()
     limit_threads(choose_num_threads())
-    seeds = []
+    seeds: list[dict[str, dict[str, float]]] = []
     for seed in given.seeds:
         one = Experiment(given.kinds, seed, given.lr)
-        seeds.append({name: one.arm(**knobs) for name, knobs in ARMS.items()})
-        print(json.dumps({"seed": seed, **seeds[-1]}), flush=True)
+        seeds.append({})
+        for name, knobs in ARMS.items():
+            seeds[-1][name] = one.arm(**knobs)
+            print(json.dumps({"seed": seed, "arm": name, **seeds[-1][name]}), flush=True)
     print("\n".join(table(seeds)))
 
 
