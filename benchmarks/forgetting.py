@@ -12,7 +12,6 @@ import argparse
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -35,15 +34,9 @@ from posttrain.types import Task
 from posttrain.worlds.catalog import require_expert
 
 BASE = Path("data/models/base")
-A_STEPS, B_STEPS = 400, 200
-# the weights were chosen on seed 1, which the table tells apart
-ARMS: Mapping[str, Mapping[str, float]] = {
-    "B alone": {},
-    "B, replay of A 0.3": {"replay_frac": 0.3},
-    "B, EWC 1e2": {"ewc_weight": 1e2},
-    "B, EWC 1e4": {"ewc_weight": 1e4},
-    "B, observations 0.1": {"observation_weight": 0.1},
-}
+A_STEPS, B_STEPS = 300, 150
+EWC = [1e2, 1e3]
+CHOSEN_ON = 1  # seed
 MEASURES = {"a_before": "A before", "a": "A after", "b_before": "B before", "b": "B after", "kl": "KL on B"}
 
 
@@ -57,22 +50,18 @@ class Experiment:
         rows = read_trajectories(Path("data/resampled/demonstrations.parquet"))
         self.rows = [self._encoded([row for row in rows if row.labels["kind"] == kind]) for kind in kinds]
         self.tests = [self._tasks("test", kind) for kind in kinds]
-        self.dev = self._encoded(
-            demonstrate(
-                require_expert(self.world.domain, needed_by="B's dev demonstrations"),
-                self._tasks("dev", kinds[1]),
-                limits=self.params.agent,
-                seed=seed,
-                is_flawless=True,
-                reasoning_frac=self.params.generate_data.reasoning_frac,
-            )
+        expert, dev = (
+            require_expert(self.world.domain, needed_by="B's dev demonstrations"),
+            self._tasks("dev", kinds[1]),
         )
+        how = {"limits": self.params.agent, "reasoning_frac": self.params.generate_data.reasoning_frac}
+        self.dev = self._encoded(demonstrate(expert, dev, seed=seed, is_flawless=True, **how))
         self.first = load_trainable(BASE, self.params.model, seed=seed)
         self._learn(self.first, {"A": 1.0}, max_steps=A_STEPS, lr=self.params.train_sft.lr)
         self.before = self._successes(self.first)
 
     def arm(self, *, replay_frac: float = 0.0, ewc_weight: float = 0.0, **knobs: float) -> dict[str, float]:
-        model = deepcopy(self.first)
+        model = self._copy(self.first)
         ewc = ewc_of(model, self.rows[0], ewc_weight, seed=self.seed) if ewc_weight else None
         shares = {"A": replay_frac, "B": 1 - replay_frac}
         self._learn(model, shares, ewc, max_steps=B_STEPS, lr=self.lr, **knobs)
@@ -100,8 +89,14 @@ class Experiment:
 
     def _successes(self, model: Any) -> list[float]:
         """Share of the test tasks of A and of B in percent, greedily."""
-        player = self.world.player(deepcopy(model).eval(), self.codec, seed=self.seed)
+        player = self.world.player(self._copy(model), self.codec, seed=self.seed)
         return [100 * mean(one.is_success for one in player(tasks, 0.0)) for tasks in self.tests]
+
+    def _copy(self, model: Any) -> Any:
+        """Weights alone: a trainer gives a model a `forward` that a deep copy would share."""
+        copied = load_trainable(BASE, self.params.model, seed=self.seed).eval()
+        copied.load_state_dict(model.state_dict())
+        return copied
 
     def _tasks(self, split: str, kind: str) -> list[Task]:
         return [task for task in read_tasks(Path("data/raw/tasks.parquet"), split) if task.labels["kind"] == kind]
@@ -139,16 +134,24 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3, 4, 5])
     parser.add_argument("--kinds", nargs=2, default=["tool_selection", "timing_decision"], metavar=("A", "B"))
     parser.add_argument("--lr", type=float, default=2e-3, help="of learning B")
+    parser.add_argument("--ewc", type=float, nargs="*", default=EWC, help="weights")
     given = parser.parse_args()
     limit_threads(choose_num_threads())
-    seeds: list[dict[str, dict[str, float]]] = []
+    arms: dict[str, dict[str, float]] = {
+        "B alone": {},
+        "replay of A, 0.3": {"replay_frac": 0.3},
+        **{f"EWC, {weight:g}": {"ewc_weight": weight} for weight in given.ewc},
+        "observations, 0.1": {"observation_weight": 0.1},
+    }
+    seeds: dict[int, dict[str, dict[str, float]]] = {}
     for seed in given.seeds:
-        one = Experiment(given.kinds, seed, given.lr)
-        seeds.append({})
-        for name, knobs in ARMS.items():
-            seeds[-1][name] = one.arm(**knobs)
-            print(json.dumps({"seed": seed, "arm": name, **seeds[-1][name]}), flush=True)
-    print("\n".join(table(seeds)))
+        one, seeds[seed] = Experiment(given.kinds, seed, given.lr), {}
+        for name, knobs in arms.items():
+            seeds[seed][name] = one.arm(**knobs)
+            print(json.dumps({"seed": seed, "arm": name, **seeds[seed][name]}), flush=True)
+    for title, is_chosen_on in ((f"seed {CHOSEN_ON}, on which weights were chosen", True), ("other seeds", False)):
+        if found := [own for seed, own in seeds.items() if (seed == CHOSEN_ON) is is_chosen_on]:
+            print("\n".join([f"\n{title} ({len(found)})", *table(found)]))
 
 
 if __name__ == "__main__":
