@@ -59,26 +59,27 @@ def ewc_of(model: Any, rows: Sequence[TokenRow], weight: float, *, seed: int) ->
     if not rows:
         raise DataError(f"ewc_weight is {weight:g}, and there are no demonstrations to tell which weights matter")
     drawn = np.random.default_rng(seed).permutation(len(rows))[:NUM_ROWS]
-    start = {name: one.detach().clone() for name, one in model.named_parameters() if one.requires_grad}
-    return Ewc(weight, start, fisher_diagonal(model, [rows[place] for place in drawn]))
+    return Ewc(weight, trained_weights(model), fisher_diagonal(model, [rows[place] for place in drawn]))
+
+
+def trained_weights(model: Any) -> dict[str, Tensor]:
+    """A copy of each trained weight."""
+    return {name: one.detach().clone() for name, one in model.named_parameters() if one.requires_grad}
 
 
 def fisher_diagonal(model: Any, rows: Sequence[TokenRow]) -> dict[str, Tensor]:
     """Mean over rows of the squared gradient of a row's log-likelihood (the sum over the agent's
-    tokens), in the shape of each trained weight. Without dropout."""
+    tokens), for each trained weight, in its shape; without dropout."""
     weights = {name: one for name, one in model.named_parameters() if one.requires_grad}
     found = {name: torch.zeros_like(one) for name, one in weights.items()}
-    was_training = model.training
     model.eval()
     with fast_products(model.device), parts_beside(model):
         for row in rows:
-            ids, labels = (
-                torch.tensor([ids], device=model.device) for ids in (row.input_ids, labels_of(row.input_ids, row.mask))
-            )
+            ids = torch.tensor([row.input_ids], device=model.device)
+            labels = torch.tensor([labels_of(row.input_ids, row.mask)], device=model.device)
             likelihood = agent_logprobs(model, ids, labels).sum()
             gradients = torch.autograd.grad(likelihood, list(weights.values()), allow_unused=True)
             for name, gradient in zip(weights, gradients, strict=True):
                 if gradient is not None:
                     found[name] += gradient.square() / len(rows)
-    model.train(was_training)
     return found

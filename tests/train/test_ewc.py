@@ -66,7 +66,6 @@ def test_the_penalty_counts_once_a_step_whatever_parts_it_is_cut_into(tmp_path, 
         return [line["loss"] for line in lines if "loss" in line]
 
     assert losses(beside) == pytest.approx(losses(after_another), rel=1e-3)
-    assert losses(without)[0] == pytest.approx(losses(beside)[0], abs=1e-4)  # nothing has moved yet
     assert losses(without)[3] != pytest.approx(losses(beside)[3], abs=1e-2)
 
 

@@ -52,12 +52,10 @@ class RejectionSamplingParams(Section):
     `balance`: every `episode` accepted alike, every `task` that has one alike, or tasks by their
     `difficulty`, the normal density of k of n right around n/2 (ExGRPO, arXiv 2510.02245).
     `per_task`: `all`, or the `likeliest`, by the mean log-probability of its tokens as it was
-    played. `replay_frac` of the rows are demonstrations that SFT learnt from. `ewc_weight`: see
-    `posttrain.train.ewc`, on these demonstrations.
-
-    `observation_weight`: see `TrainSftParams`. With `observations_of` `all`, the other episodes
-    played are rows, too, as often as they were played, whose results alone are targets: what other
-    calls lead to."""
+    played. `replay_frac` of the rows are demonstrations that SFT learnt from, which also tell what
+    `ewc_weight` holds (`train/ewc.py`). `observation_weight` is that of `train_sft`;
+    `observations_of` `all` makes rows of the other episodes, too, as often as they were played, of
+    which results alone are targets: what other calls lead to."""
 
     example: ClassVar[str] = (
         "{rounds: 2, max_generated_tokens: 300000, tasks_per_step: 128, samples_per_task: 1, temperature: 1.0, "

@@ -6,7 +6,7 @@ or the step that it was in, to the bytes of an undisturbed one.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from posttrain.rollout.episode_sampler import Stream, episode_seeds
 from posttrain.rollout.generator import RolloutBatch, RolloutSchedule
 from posttrain.runtime.exits import DataError
 from posttrain.train.advantages.groups import FloatArray
-from posttrain.train.ewc import Ewc, ewc_of
+from posttrain.train.ewc import Ewc, ewc_of, trained_weights
 from posttrain.train.online.params import DevParams
 from posttrain.train.online.trainer_state import DevEvaluation, TrainingInputs
 from posttrain.train.params import TrainSftParams
@@ -63,8 +63,8 @@ def train_by_rejection_sampling(
         params.tasks_per_step * params.samples_per_task, "train_policy.algorithm.tasks_per_step · samples_per_task"
     )
     model = learner.model
-    start = {name: one.detach().clone() for name, one in model.named_parameters() if one.requires_grad}
     ewc = ewc_of(model, replayed, params.ewc_weight, seed=learner.seed) if params.ewc_weight else None
+    start = ewc.start if ewc else trained_weights(model)
     dev = DevEvaluation(DevParams(every_steps=1, num_tasks=params.num_dev_tasks, keep="last"), inputs)
     episodes: list[ScoredEpisode] = []
     with RolloutSchedule(inputs.source) as rollouts:
@@ -217,7 +217,7 @@ def _nothing_learnt(num_played: int, number: int, params: RejectionSamplingParam
     )
 
 
-def _load(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
+def _load(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
     with torch.no_grad():
         for name, one in model.named_parameters():
             if name in weights:
