@@ -34,7 +34,7 @@ from posttrain.types import Task
 from posttrain.worlds.catalog import require_expert
 
 BASE = Path("data/models/base")
-A_STEPS, B_STEPS = 300, 150
+A_STEPS, B_STEPS = 300, 100
 EWC = [1e2, 1e3]
 CHOSEN_ON = 1  # seed
 MEASURES = {"a_before": "A before", "a": "A after", "b_before": "B before", "b": "B after", "kl": "KL on B"}
