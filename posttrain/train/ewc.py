@@ -57,9 +57,7 @@ def ewc_of(model: Any, rows: Sequence[TokenRow], weight: float, *, seed: int) ->
             "reach: take processes that each have the whole model (infra/accelerate/ddp.yaml), or replay_frac"
         )
     if not rows:
-        raise DataError(
-            f"ewc_weight is {weight:g}, and there are no demonstrations (the Python API has none): set it to 0"
-        )
+        raise DataError(f"ewc_weight is {weight:g}, and there are no demonstrations (the Python API has none)")
     drawn = np.random.default_rng(seed).permutation(len(rows))[:NUM_ROWS]
     return Ewc(weight, trained_weights(model), fisher_diagonal(model, [rows[place] for place in drawn]))
 
