@@ -189,7 +189,8 @@ def _policy(own: _StageSetup) -> None:
 
 def _rejection_sampling(own: _StageSetup, model: Any, algorithm: RejectionSamplingParams) -> None:
     with own.tracker.labelled(OTHERS):  # the weights that each round begins from
-        start = [one.detach().clone() for one in model.parameters() if one.requires_grad]
+        num_copies = 2 if algorithm.ewc_weight else 1  # with the Fisher information of each
+        start = [[one.detach().clone() for one in model.parameters() if one.requires_grad] for _ in range(num_copies)]
     width, optimizer = own.params.agent.max_context_tokens, own.params.train_policy.optimizer
     _supervised(own, model, _policy_rows(own.params, algorithm), width, optimizer)
     _run_engine(own, model)

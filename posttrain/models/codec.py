@@ -20,11 +20,12 @@ from posttrain.models.special_token_escape import BREAK
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import Message, ToolCall, in_order_of_calls
 
-NONE, REASONING, CALL, TEXT = 0, 1, 2, 3
+NONE, REASONING, CALL, TEXT, OBSERVED = range(5)
 # messages, tools, and the positions of assistant messages that get no loss
 Conversation = tuple[Sequence[Message], Schemas] | tuple[Sequence[Message], Schemas, Collection[int]]
 _HERMES: ToolCallFormat = Hermes()
-Segment = tuple[Literal["agent", "given"], str]
+Author = Literal["agent", "given", "world"]
+Segment = tuple[Author, str]
 
 # Encoded results are cached: the episodes of a group get the same results of the same tools, and
 # rendering them costs as much as a turn of a small model.
@@ -34,8 +35,8 @@ _NUM_RESULTS = 4096
 @dataclass(frozen=True, slots=True)
 class TokenRow:
     """One training example, lists of length T: token ids, `mask` (1 where the agent wrote), and
-    `category` (0 not the agent's, 1 reasoning, 2 call, 3 text; a stop token has its
-    predecessor's)."""
+    `category` (0 prompt or an untrained message, 1 reasoning, 2 call, 3 text, 4 what the world
+    answered: results of tools, or a user; a stop token has its predecessor's)."""
 
     input_ids: list[int]
     mask: list[int]
@@ -127,12 +128,12 @@ class ChatCodec:
             return [("given", self._renderer.prompt(messages, tools))]
         segments: list[Segment] = [("given", self._renderer.prompt(messages[: turns[0]], tools))]
         for turn, next_turn in zip(turns, [*turns[1:], None], strict=True):
-            author: Literal["agent", "given"] = "given" if turn in untrained else "agent"
+            author: Author = "given" if turn in untrained else "agent"
             segments.append((author, self._renderer.assistant(messages[turn])))
             if next_turn is not None:
                 results = in_order_of_calls(messages[turn + 1 : next_turn], messages[turn].tool_calls)
                 names = self._renderer.names_of(results, messages[turn].tool_calls)
-                segments.append(("given", self._renderer.between(results, names)))
+                segments.append(("world", self._renderer.between(results, names)))
         return segments
 
     def _ids(self, text: str) -> list[int]:
@@ -156,8 +157,10 @@ class ChatCodec:
             ids, spans = encoded[text]
             row.input_ids.extend(ids)
             row.mask.extend([int(author == "agent")] * len(ids))
-            is_agents = author == "agent"
-            row.category.extend(self._categories(text.replace(BREAK, ""), spans) if is_agents else [NONE] * len(ids))
+            if author == "agent":
+                row.category.extend(self._categories(text.replace(BREAK, ""), spans))
+            else:
+                row.category.extend([OBSERVED if author == "world" else NONE] * len(ids))
         return row
 
     def _categories(self, text: str, spans: Sequence[tuple[int, int]]) -> list[int]:

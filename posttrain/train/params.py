@@ -7,8 +7,14 @@ from pydantic import Field, model_validator
 from posttrain.models.params import OptimizerParams, Schedule
 from posttrain.runtime.knobs import SLIP, Count, Frac, Rate, Section, SmallCount, Temperature
 
+ObservationWeight = Annotated[float, Field(ge=0)]
+
 
 class TrainSftParams(OptimizerParams):
+    """With an `observation_weight`, results of tools are targets too, at that weight per token in
+    the mean over the agent's tokens: an implicit world model (Early Experience, arXiv
+    2510.08558)."""
+
     max_steps: Count
     batch_size: SmallCount
     lr_warmup_frac: Annotated[float, Field(ge=0, lt=1)]
@@ -17,6 +23,7 @@ class TrainSftParams(OptimizerParams):
     eval_every_steps: Count  # a checkpoint each time: the best evaluation needs one to return to
     early_stopping_patience: Count
     edit_copies: Annotated[int, Field(ge=0, le=1000, description=SLIP)]
+    observation_weight: ObservationWeight = 0.0
 
     @model_validator(mode="after")
     def _shares_sum_to_one(self) -> Self:

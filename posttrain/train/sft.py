@@ -1,9 +1,14 @@
-"""Supervised fine-tuning (SFT) on demonstrations: cross-entropy on the agent's tokens alone.
+"""Supervised fine-tuning (SFT) on demonstrations: cross-entropy on the agent's tokens, and on
+results of tools where these have a weight.
 
 TRL's `SFTTrainer` on token ids. The mean is over the agent's tokens of the whole step, so a long
-episode weighs more than a short one. Judged by the loss on dev demonstrations, which share no
-entity with the training rows: on held-out rows of those entities it would fall while the model
-learns codes by heart. Left out: packing (rows are short), label smoothing, NEFTune.
+episode weighs more than a short one. With a weight w of results the loss of a step is
+
+    (sum over the agent's tokens + w · sum over tokens of results) / number of the agent's tokens.
+
+Judged by the agent's loss on dev demonstrations, which share no entity with the training rows: on
+held-out rows of those entities it would fall while the model learns codes by heart. Left out:
+packing (rows are short), label smoothing, NEFTune.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,16 +23,18 @@ from transformers import TrainerState
 from trl import SFTConfig, SFTTrainer
 
 from posttrain.data.schemas import TrajectoryRow
-from posttrain.models.codec import CALL, NONE, REASONING, ChatCodec, TokenRow
+from posttrain.models.codec import CALL, NONE, OBSERVED, REASONING, ChatCodec, TokenRow
 from posttrain.models.distributed import count, gather, index, parts_of
 from posttrain.models.parts import add_gradients, is_small_on_cpu
 from posttrain.models.token_logprobs import IGNORED, agent_logprobs, labels_of, pad_right
+from posttrain.train.ewc import Ewc
 from posttrain.train.params import TrainSftParams
 from posttrain.train.resumable_trainer import Resumable, TrainingRun, trainer_arguments
 from posttrain.train.sample_order import sort_within_batches, weighted_order
 
 Collator = Callable[[Sequence[Mapping[str, list[int]]]], dict[str, Tensor]]
 CATEGORY_NAMES = {"reasoning": REASONING, "call": CALL}
+OBSERVATION = "loss_observation"
 
 
 def fine_tune(
@@ -68,10 +75,11 @@ def train_sft(
     params: TrainSftParams,
     seed: int,
     run: TrainingRun,
+    ewc: Ewc | None = None,
 ) -> None:
     """Train `model` in place, on rows of which each value in `values` has its share. At the end
-    it holds the weights of the lowest dev loss; without dev rows those of the last step. Resumes
-    from `run.checkpoint`."""
+    it holds the weights of the lowest dev loss; without dev rows those of the last step. `ewc` is
+    added to the loss. Resumes from `run.checkpoint`."""
     num_parts, rows_per_part = parts_of(params.batch_size, "train_sft.batch_size", run.rows_at_once)
     is_beside = count() == 1 and is_small_on_cpu(model)
     if not shares:  # all rows alike
@@ -107,8 +115,9 @@ def train_sft(
         processing_class=tokenizer,
         optimizer_params=params,
         run=run,
-        patience=params.early_stopping_patience,
+        params=params,
         rows_beside=rows_per_part if is_beside else 0,
+        ewc=ewc,
     )
     trainer.train_or_resume()
 
@@ -149,11 +158,13 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
         "grad_norm": "grad_norm",
         **{name: name for kind in CATEGORY_NAMES for name in (f"loss_{kind}", f"eval_loss_{kind}")},
         "eval_loss": "eval_loss",
+        OBSERVATION: OBSERVATION,
     }
 
-    def __init__(self, *, patience: int, rows_beside: int, **kwargs: Any) -> None:
+    def __init__(self, *, params: TrainSftParams, rows_beside: int, ewc: Ewc | None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._patience, self._rows_beside = patience, rows_beside
+        self._patience, self._rows_beside = params.early_stopping_patience, rows_beside
+        self._observation_weight, self._ewc = params.observation_weight, ewc
         self._sums = _CategorySums()
 
     def is_over(self, state: TrainerState) -> bool:
@@ -162,13 +173,18 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
     def training_step(
         self, model: Any, inputs: dict[str, Tensor], num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
-        """Gradients of a step's rows: of all together or, where the model is small, of parts of
-        `rows_beside` rows side by side."""
+        """Gradients of a step's rows and, with the last of them, of the penalty."""
         if not self._rows_beside or num_items_in_batch is None:
-            of_all: Tensor = super().training_step(model, inputs, num_items_in_batch)
-            return of_all
+            loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
+        else:
+            loss = self._step_in_parts(model, self._with_observations(inputs), max(num_items_in_batch, 1))
+        if self._ewc is not None and self.accelerator.sync_gradients:
+            loss = loss + self._ewc.add_gradients(self.model)
+        return loss
+
+    def _step_in_parts(self, model: Any, inputs: Mapping[str, Tensor], num_tokens: Tensor | int) -> Tensor:
+        """Gradients of a small model, of parts of `rows_beside` rows side by side."""
         model.train()
-        num_tokens = num_items_in_batch
         starts = range(0, len(inputs["input_ids"]), self._rows_beside)
         parts = [
             _cut({name: one[start : start + self._rows_beside] for name, one in inputs.items()}) for start in starts
@@ -176,12 +192,12 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
 
         def loss_of(part: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
             logprobs_N_T = agent_logprobs(model, part["input_ids"], part["labels"])
-            return -logprobs_N_T.sum() / num_tokens, logprobs_N_T.detach()
+            return -self._sum(logprobs_N_T, part) / num_tokens, logprobs_N_T.detach()
 
         logprobs = add_gradients(model, loss_of, parts)
         for part, logprobs_N_T in zip(parts, logprobs, strict=True):
             self._sums.add(logprobs_N_T, part["category"])
-        return -torch.stack([one.sum() for one in logprobs]).sum() / num_tokens
+        return -torch.stack(list(map(self._sum, logprobs, parts))).sum() / num_tokens
 
     def compute_loss(
         self,
@@ -192,11 +208,24 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
     ) -> Tensor:
         assert num_items_in_batch is not None
         assert not return_outputs
+        inputs = self._with_observations(inputs)
         logprobs_N_T = agent_logprobs(model, inputs["input_ids"], inputs["labels"])
         self._sums.add(logprobs_N_T.detach().cpu(), inputs["category"].cpu())
         # mean over the whole step, times the processes over which gradients are averaged
-        loss: Tensor = -logprobs_N_T.sum() / num_items_in_batch * self.accelerator.num_processes
+        num_tokens = num_items_in_batch.clamp(min=1)  # none where a step has rows of observations alone
+        loss: Tensor = -self._sum(logprobs_N_T, inputs) / num_tokens * self.accelerator.num_processes
         return loss
+
+    def _with_observations(self, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Results labelled, too; the trainer has counted the labels that are the agent's."""
+        if not self._observation_weight:
+            return inputs
+        is_observed_N_T = inputs["category"] == OBSERVED
+        return {**inputs, "labels": torch.where(is_observed_N_T, inputs["input_ids"], inputs["labels"])}
+
+    def _sum(self, logprobs_N_T: Tensor, batch: Mapping[str, Tensor]) -> Tensor:
+        is_observed_N_T = batch["category"][:, 1:] == OBSERVED
+        return torch.where(is_observed_N_T, self._observation_weight * logprobs_N_T, logprobs_N_T).sum()
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         self.model.eval()
@@ -213,6 +242,8 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
             logs.update({name: loss for name, loss in self._sums.losses().items() if name != "loss"})
+            if self._observation_weight:
+                logs[OBSERVATION] = self._sums.loss_of(OBSERVED)
             self._sums = _CategorySums()
         super().log(logs, start_time)
 
@@ -245,24 +276,23 @@ def _eval_losses(state: TrainerState) -> list[float]:
 
 
 class _CategorySums:
-    """Sums of log-probabilities and numbers of tokens by category, each (4,)."""
+    """Sums of log-probabilities and numbers of tokens by category, each (5,)."""
 
     def __init__(self) -> None:
-        self.sums, self.counts = np.zeros(4), np.zeros(4)
+        self.sums, self.counts = np.zeros(5), np.zeros(5)
 
     def add(self, logprobs_N_T: Tensor, category_N_T: Tensor) -> None:
-        """Log-probabilities (N, T-1), 0 where a token is not the agent's."""
+        """Log-probabilities (N, T-1), 0 where a token has no label."""
         categories = category_N_T[:, 1:].flatten()
-        self.sums += torch.bincount(categories, weights=logprobs_N_T.flatten().double(), minlength=4).numpy()
-        # padding and what was only read have the category NONE, which is in no mean
-        self.counts += torch.bincount(categories, minlength=4).numpy() * (np.arange(4) != NONE)
+        self.sums += torch.bincount(categories, weights=logprobs_N_T.flatten().double(), minlength=5).numpy()
+        self.counts += torch.bincount(categories, minlength=5).numpy()
 
     def losses(self) -> dict[str, float]:
-        """Mean losses over all processes, of all tokens and by category."""
-        all_sums, all_counts = zip(*gather((self.sums, self.counts)), strict=True)
-        sums, counts = np.sum(all_sums, axis=0), np.sum(all_counts, axis=0)
-        of_all = float(-sums.sum() / counts.sum()) if counts.sum() else float("nan")
-        return {"loss": of_all} | {
-            f"loss_{name}": float(-sums[index] / counts[index]) if counts[index] else float("nan")
-            for name, index in CATEGORY_NAMES.items()
-        }
+        """Mean losses over all processes, of all of the agent's tokens and by category."""
+        of_agent = {f"loss_{name}": self.loss_of(index) for name, index in CATEGORY_NAMES.items()}
+        return {"loss": self.loss_of(*range(REASONING, OBSERVED))} | of_agent
+
+    def loss_of(self, *categories: int) -> float:
+        """Mean loss over all processes of the tokens of these categories, NaN without any."""
+        sums, counts = np.sum(gather((self.sums, self.counts)), axis=0)[:, categories].sum(axis=1)
+        return float(-sums / counts) if counts else float("nan")

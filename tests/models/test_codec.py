@@ -120,14 +120,18 @@ def test_what_the_agent_did_not_write_itself_is_read_and_not_learnt(codec: ChatC
 
 def test_tokens_are_counted_as_reasoning_call_or_text(codec: ChatCodec) -> None:
     row = codec.encode_row(conversation(), TOOLS)
-    assert row.mask == [int(category > 0) for category in row.category]
+    assert row.mask == [int(category in (1, 2, 3)) for category in row.category]
     texts = {
         kind: codec.decode([token for token, found in zip(row.input_ids, row.category, strict=True) if found == kind])
-        for kind in (1, 2, 3)
+        for kind in range(5)
     }
     assert texts[1].replace("\n", "") == "<think>HK</think>"
     assert texts[2].count("<tool_call>") == texts[2].count("</tool_call>") == 3
     assert texts[3].startswith("ANSWER: 7.20 HKD")
+    results = [message.content for message in conversation() if message.role == "tool"]
+    assert results
+    assert all(result in texts[4] for result in results)
+    assert texts[0] == codec.decode(codec.encode_prompt(conversation()[:2], TOOLS))
     assert "ANSWER" not in texts[2]
 
 

@@ -18,6 +18,7 @@ from tiny_runs import Death, WordEpisodes, run_here, train
 from posttrain.config.params import parse_params
 from posttrain.rollout.reflection import RetryTask
 from posttrain.runtime.exits import DataError
+from posttrain.train.rejection_sampling import rounds
 from posttrain.train.rejection_sampling.params import RejectionSamplingParams
 from posttrain.train.rejection_sampling.selection import row_weights
 from posttrain.types import Outcome, ScoredEpisode, StopReason, Trajectory
@@ -183,6 +184,35 @@ def test_a_run_with_retries_that_died_in_play_or_learning_ends_with_the_same_byt
         how = {"retry": retry, "on_step": partial(die_in_batch, tmp_path / name, batch)}
         died, _ = train("rejection_sampling", tmp_path / name, death, **how)
         assert (died, *train("rejection_sampling", tmp_path / name, **how)) == (KILLED, 0, expected)
+
+
+def rows_learnt(folder, monkeypatch, **changes):
+    """The rows of the first round and the share of each."""
+    seen = []
+    monkeypatch.setattr(rounds, "train_sft", lambda *_, **inputs: seen.append(inputs))
+    run_here("rejection_sampling", folder, **changes)
+    first = seen[0]
+    return first["rows"][: len(first["shares"]) - 1], list(first["shares"].values())[:-1], first["params"]
+
+
+def test_failed_episodes_are_observed_without_the_agents_tokens_and_as_often_as_they_were_played(tmp_path, monkeypatch):
+    accepted, _, _ = rows_learnt(tmp_path / "accepted", monkeypatch)
+    rows, shares, params = rows_learnt(
+        tmp_path / "all", monkeypatch, observation_weight=0.5, observations_of="all", replay_frac=0.5
+    )
+    num = len(accepted)
+    assert params.observation_weight == 0.5
+    assert rows[:num] == accepted
+    assert {(*row.mask, *row.category) for row in rows[:num]} == {(0, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 1, 4, 1)}
+    assert {(*row.mask, *row.category) for row in rows[num:]} == {(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0)}
+    assert sum(shares) == pytest.approx(0.5)  # the other half is replayed
+    assert sum(shares[:num]) / sum(shares) == pytest.approx(num / len(rows))
+    assert len(set(shares[num:])) == 1
+
+
+def test_rows_to_observe_without_a_weight_are_refused():
+    with pytest.raises(ValueError, match="observations_of is all and observation_weight 0"):
+        knobs(observations_of="all")
 
 
 @pytest.fixture(scope="module", params=["rejection_sampling", "phases"])

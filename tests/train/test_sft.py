@@ -2,11 +2,12 @@ import json
 
 import pytest
 import torch
-from tiny import copy_rows
+from tiny import copy_rows, tiny_model
 from tiny_runs import digest_of, run_here, train
 
 from posttrain.models import distributed
 from posttrain.models.codec import TokenRow
+from posttrain.train import sft
 from posttrain.train.sft import has_stopped_improving
 
 
@@ -33,6 +34,42 @@ def test_a_tool_result_is_never_trained_on(tmp_path):
     other, _ = trained(tmp_path / "other", rows[1:] * 8)
 
     assert digest_of(one) == digest_of(other)
+
+
+# the agent writes 6, the world answers 8 9, the agent writes 7 and the end
+OBSERVING = TokenRow([2, 5, 2, 6, 8, 9, 7, 1], [0, 0, 0, 1, 0, 0, 1, 1], [0, 0, 0, 3, 4, 4, 3, 3])
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+def test_results_weigh_w_in_the_mean_over_the_agents_tokens(tmp_path, monkeypatch, is_small):
+    """(l(6) + l(7) + l(end) + w l(8) + w l(9)) / 3; the prompt 2 5 2 is in no loss."""
+    monkeypatch.setattr(sft, "is_small_on_cpu", lambda model: is_small)
+    logprobs = tiny_model()(torch.tensor([OBSERVING.input_ids])).logits[0].log_softmax(-1).detach()
+    loss_T = [-float(logprobs[place, word]) for place, word in enumerate(OBSERVING.input_ids[1:])]
+
+    _, lines = trained(tmp_path, [OBSERVING] * 8, max_steps=4, observation_weight=0.25)
+
+    assert lines[0]["loss"] == pytest.approx((loss_T[2] + loss_T[5] + loss_T[6] + (loss_T[3] + loss_T[4]) / 4) / 3)
+    assert lines[0]["loss_observation"] == pytest.approx((loss_T[3] + loss_T[4]) / 2)
+
+
+def test_without_a_weight_results_change_nothing_but_are_learnt_with_one(tmp_path):
+    unmarked = TokenRow(OBSERVING.input_ids, OBSERVING.mask, [0, 0, 0, 3, 0, 0, 3, 3])
+    of_none, lines_of_none = trained(tmp_path / "none", [unmarked] * 8)
+    of_zero, lines_of_zero = trained(tmp_path / "zero", [OBSERVING] * 8, observation_weight=0.0)
+    assert (digest_of(of_zero), lines_of_zero) == (digest_of(of_none), lines_of_none)
+
+    _, lines = trained(tmp_path / "some", [OBSERVING] * 8, observation_weight=1.0)
+    losses = [line["loss_observation"] for line in lines if "loss" in line]
+    assert losses[-1] < losses[0] - 0.1
+
+
+def test_rows_of_observations_alone_are_learnt_from(tmp_path):
+    alone = TokenRow(OBSERVING.input_ids, [0] * 8, [0, 0, 0, 0, 4, 4, 0, 0])
+    _, lines = trained(tmp_path, [alone] * 8, observation_weight=0.1)
+    found = [(line["loss_observation"], line["loss_reasoning"]) for line in lines if "loss" in line]
+    assert found[-1][0] < found[0][0]
+    assert found[0][1] is None
 
 
 def test_the_loss_of_a_step_is_the_mean_over_its_tokens_whatever_parts_it_is_cut_into(tmp_path, monkeypatch):

@@ -89,7 +89,7 @@ def sft_params(**changes):
     return TrainSftParams.model_validate(values | changes)
 
 
-def run_sft(run: TrainingRun, model, *, rows=None, kinds=None, dev_rows=None, **changes):
+def run_sft(run: TrainingRun, model, *, rows=None, kinds=None, dev_rows=None, ewc=None, **changes):
     usual_rows, usual_kinds = copy_rows(50)
     train_sft(
         model,
@@ -101,6 +101,7 @@ def run_sft(run: TrainingRun, model, *, rows=None, kinds=None, dev_rows=None, **
         params=sft_params(**changes),
         seed=1,
         run=run,
+        ewc=ewc,
     )
 
 

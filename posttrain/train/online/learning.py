@@ -143,7 +143,9 @@ def learn_by_rejection_sampling(
     return train_by_rejection_sampling(
         Learner(model, codec.tokenizer, params, params.checkpoint_every_steps, seed),
         inputs.training(source, seed=seed),
-        replayed=codec.encode_rows(one.conversation for one in inputs.replayed) if algorithm.replay_frac else [],
+        replayed=codec.encode_rows(one.conversation for one in inputs.replayed)
+        if algorithm.replay_frac or algorithm.ewc_weight
+        else [],
         earlier=inputs.earlier,
         params=algorithm,
         run=run,

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from posttrain.runtime.knobs import Count, Rate, Section, SmallCount
+from posttrain.train.params import ObservationWeight
 
 
 class AcceptSuccess(Section):
@@ -73,8 +74,11 @@ class RejectionSamplingParams(Section):
     `balance`: every `episode` accepted alike, every `task` that has one alike, or tasks by their
     `difficulty`, the normal density of k of n right around n/2 (ExGRPO, arXiv 2510.02245).
     `per_task`: `all`, or the `likeliest`, by the mean log-probability of its tokens as it was
-    played. `replay_frac` of the rows are demonstrations that SFT learnt from. `retry`: each failed
-    episode is tried once more; a retry counts among the episodes of its task."""
+    played. `replay_frac` of the rows are demonstrations that SFT learnt from, which also tell what
+    `ewc_weight` holds (`train/ewc.py`). `observation_weight` is that of `train_sft`;
+    `observations_of` `all` makes rows of the other episodes, too, as often as they were played, of
+    which results alone are targets: what other calls lead to. `retry`: each failed episode is tried
+    once more; a retry counts among the episodes of its task."""
 
     example: ClassVar[str] = (
         "{rounds: 2, max_generated_tokens: 300000, tasks_per_step: 128, samples_per_task: 1, temperature: 1.0, "
@@ -98,11 +102,22 @@ class RejectionSamplingParams(Section):
     lr_warmup_frac: Annotated[float, Field(ge=0, lt=1)]
     num_dev_tasks: SmallCount
     retry: Annotated[NoRetry | RetryAgain | RetryReflection, Field(discriminator="type")] = NoRetry(type="none")
+    observation_weight: ObservationWeight = 0.0
+    observations_of: Literal["accepted", "all"] = "accepted"
+    ewc_weight: Annotated[float, Field(ge=0)] = 0.0
 
     @property
     def num_steps(self) -> int:
         """Optimizer steps of all rounds."""
         return self.rounds * self.max_steps
+
+    @model_validator(mode="after")
+    def _weighs_what_it_observes(self) -> Self:
+        if self.observations_of == "all" and not self.observation_weight:
+            raise ValueError(
+                "observations_of is all and observation_weight 0: rows without a target would take steps; set a weight"
+            )
+        return self
 
     @model_validator(mode="after")
     def _can_tell_difficulty(self) -> Self:

@@ -6,7 +6,7 @@ or the step that it was in, to the bytes of an undisturbed one.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -17,13 +17,14 @@ import torch
 
 from posttrain.data.schemas import trajectory_columns, trajectory_from_columns
 from posttrain.models import distributed
-from posttrain.models.codec import TokenRow
+from posttrain.models.codec import NONE, OBSERVED, TokenRow
 from posttrain.models.params import OptimizerParams
 from posttrain.rollout.episode_sampler import Stream, episode_seeds
 from posttrain.rollout.generator import RolloutBatch, RolloutSchedule
 from posttrain.rollout.reflection import is_failed, reflect_and_retry
 from posttrain.runtime.exits import DataError
 from posttrain.train.advantages.groups import FloatArray
+from posttrain.train.ewc import Ewc, ewc_of, trained_weights
 from posttrain.train.online.params import DevParams
 from posttrain.train.online.trainer_state import DevEvaluation, TrainingInputs
 from posttrain.train.params import TrainSftParams
@@ -31,7 +32,7 @@ from posttrain.train.rejection_sampling.params import RejectionSamplingParams, R
 from posttrain.train.rejection_sampling.selection import row_weights
 from posttrain.train.resumable_trainer import TrainingRun, asked_to_stop, open_part
 from posttrain.train.sft import train_sft
-from posttrain.types import ScoredEpisode, Task
+from posttrain.types import ScoredEpisode, Task, Trajectory
 
 PLAYED, DEV = "played.jsonl", "dev.json"  # files of a round's folder
 REPLAYED = "replayed"  # kind of row
@@ -59,14 +60,16 @@ def train_by_rejection_sampling(
     params: RejectionSamplingParams,
     run: TrainingRun,
 ) -> list[ScoredEpisode]:
-    """Train the learner's model in place; `replayed` are rows of SFT, for `replay_frac`, `earlier`
-    episodes that an earlier run accepted, which count as played before the first round. Returns the
-    accepted episodes of this run. Raises DataError where a round has nothing to learn from."""
+    """Train the learner's model in place; `replayed` are rows of SFT, for `replay_frac` and
+    `ewc_weight`, `earlier` episodes that an earlier run accepted, which count as played before the
+    first round. Returns the accepted episodes of this run. Raises DataError where a round has
+    nothing to learn from."""
     distributed.refuse_unequal_shares(
         params.tasks_per_step * params.samples_per_task, "train_policy.algorithm.tasks_per_step · samples_per_task"
     )
     model = learner.model
-    start = {name: one.detach().clone() for name, one in model.named_parameters() if one.requires_grad}
+    ewc = ewc_of(model, replayed, params.ewc_weight, seed=learner.seed) if params.ewc_weight else None
+    start = ewc.start if ewc else trained_weights(model)
     dev = DevEvaluation(DevParams(every_steps=1, num_tasks=params.num_dev_tasks, keep="last"), inputs)
     episodes: list[ScoredEpisode] = []
     with RolloutSchedule(inputs.source) as rollouts:
@@ -85,7 +88,7 @@ def train_by_rejection_sampling(
                     part.metrics.write(0, before | counts | _metrics(episodes, player.retries, weights_N[: len(own)]))
                 if params.restart:
                     _load(model, start)
-                _fine_tune(learner, [*own, *earlier], weights_N, replayed, params, number, part)
+                _fine_tune(learner, [*own, *earlier], weights_N, replayed, params, number, part, ewc)
                 logged = _dev_metrics(dev, part.folder / DEV, params.max_steps)
                 if logged and part.metrics is not None:
                     part.metrics.write(params.max_steps, logged)
@@ -170,15 +173,20 @@ def _fine_tune(
     params: RejectionSamplingParams,
     number: int,
     part: TrainingRun,
+    ewc: Ewc | None,
 ) -> None:
     """Supervised learning of the accepted episodes' tokens, as the engine saw them."""
-    places = [int(place) for place in np.flatnonzero(weights_N)]
-    trajectories = [episodes[place].trajectory for place in places]
-    shares = {str(place): float(weights_N[place]) * (1 - params.replay_frac) for place in places}
+    accepted = [int(place) for place in np.flatnonzero(weights_N)]
+    is_whole_N = [not one.is_aborted and any(one.trajectory.mask) for one in episodes]
+    rest = [place for place in range(len(episodes)) if is_whole_N[place] and not weights_N[place]]
+    others = rest if params.observations_of == "all" else []
+    places, frac = accepted + others, len(accepted) / (len(accepted) + len(others))
+    shares = {str(place): float(weights_N[place]) * (1 - params.replay_frac) * frac for place in accepted}
+    shares |= {str(place): (1 - params.replay_frac) / len(places) for place in others}
     train_sft(
         learner.model,
         learner.tokenizer,
-        rows=[TokenRow(list(one.token_ids), list(one.mask), list(one.mask)) for one in trajectories] + [*replayed],
+        rows=[_row(episodes[place].trajectory, is_accepted=bool(weights_N[place])) for place in places] + [*replayed],
         values=[str(place) for place in places] + [REPLAYED] * len(replayed),
         shares=shares | {REPLAYED: params.replay_frac},
         dev_rows=[],
@@ -192,10 +200,20 @@ def _fine_tune(
             eval_every_steps=min(learner.checkpoint_every_steps, params.max_steps),
             early_stopping_patience=1,
             edit_copies=0,
+            observation_weight=params.observation_weight,
         ),
         seed=learner.seed + number,
         run=part,
+        ewc=ewc,
     )
+
+
+def _row(played: Trajectory, *, is_accepted: bool) -> TokenRow:
+    """The agent's tokens are targets if accepted; all else behind its first one was observed."""
+    mask, first = [int(is_accepted and one) for one in played.mask], list(played.mask).index(1)
+    behind = zip(mask[first:], played.mask[first:], strict=True)
+    category = [NONE] * first + [own if is_agents else OBSERVED for own, is_agents in behind]
+    return TokenRow(list(played.token_ids), mask, category)
 
 
 def _metrics(
@@ -232,7 +250,7 @@ def _nothing_learnt(num_played: int, number: int, params: RejectionSamplingParam
     )
 
 
-def _load(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
+def _load(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
     with torch.no_grad():
         for name, one in model.named_parameters():
             if name in weights:
