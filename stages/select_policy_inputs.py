@@ -1,4 +1,4 @@
-"""Hands `train_policy` the preference pairs, the reward model or the verified edits where its
+"""Hands `train_policy` the preference pairs, a reward model or the verified edits where its
 algorithm reads them."""
 
 import shutil

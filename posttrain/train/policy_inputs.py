@@ -1,11 +1,12 @@
-"""Inputs that `train_policy` reads under some choices only: preference pairs, reward model, edits.
+"""Inputs that `train_policy` reads under some choices only: preference pairs, the reward models,
+edits.
 
 `dvc.yaml` cannot make a dep depend on a knob. So the stage `select_policy_inputs` hands on what the
 chosen algorithm reads and nothing else: under the default (online, without a reward model) an edit
 of the pairs or of the reward model changes nothing in its output, and DVC skips `train_policy`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,12 @@ from posttrain.data.edits import EDITS
 FOLDER = Path("data/policy_inputs")
 PAIRS = FOLDER / "pairs.parquet"
 REWARD_MODEL = FOLDER / "reward_model"
-SOURCES = {Path("data/preferences/pairs.parquet"): PAIRS, Path("data/models/reward"): REWARD_MODEL}
+PROCESS_MODEL = FOLDER / "process_model"
+SOURCES = {
+    Path("data/preferences/pairs.parquet"): PAIRS,
+    Path("data/models/reward"): REWARD_MODEL,
+    Path("data/models/process"): PROCESS_MODEL,
+}
 
 
 def idle_deps(knobs: Mapping[str, Any]) -> frozenset[str]:
@@ -26,6 +32,18 @@ def idle_deps(knobs: Mapping[str, Any]) -> frozenset[str]:
     is_read = {
         Path("data/preferences/pairs.parquet"): any(one["type"] in ("dpo", "kto", "orpo") for one in phases),
         Path("data/models/reward"): knobs["train_policy.reward_model_weight"] > 0,
+        Path("data/models/process"): _reads_process_model(phases),
         EDITS.parent: any(one.get("join", {}).get("type") == "edits" for one in phases),
     }
     return frozenset(str(source) for source, is_one in is_read.items() if not is_one)
+
+
+def process_model_idle_deps(knobs: Mapping[str, Any]) -> frozenset[str]:
+    """The same of `train_process_model`: all of its data where no phase asks for the model."""
+    algorithm = knobs["train_policy.algorithm"]
+    is_asked = _reads_process_model(algorithm.get("phases", [algorithm]))
+    return frozenset() if is_asked else frozenset({"data/raw/tasks.parquet", "data/models/sft"})
+
+
+def _reads_process_model(phases: Sequence[Mapping[str, Any]]) -> bool:
+    return any(one.get("credit", {}).get("type") == "process_model" for one in phases)

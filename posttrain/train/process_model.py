@@ -1,13 +1,14 @@
-"""Process reward model: the chance of strict success in each state of an episode, trained on
+"""Process reward model: the chance of strict success in each state of an episode, learnt from
 Monte-Carlo shares by binary cross-entropy (soft labels, Math-Shepherd, arXiv 2312.08935).
 
-A linear head on the body of the SFT model, the reward model's class: its head reads every token in
-one pass, and the logits are taken where a state is (`process_labels`), at the last token that the
-agent has read. So a turn's value knows the results that it caused.
+A state is where the agent is about to write: it has read the task, or the results of the turn
+before. So K turns have K + 1 states, the last one behind the last turn. The model is the reward
+model's class, a linear head on the body of the SFT model; the head is read at the last token before
+each of the agent's messages and at its last one, so that one pass gives all values.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,71 +19,107 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from transformers import TrainingArguments
 
 from posttrain.models.adapters import behind_adapters
-from posttrain.models.distributed import gather, parts_of, share_rows
+from posttrain.models.distributed import parts_of
 from posttrain.models.params import OptimizerParams
 from posttrain.models.token_logprobs import IGNORED, pad_right
-from posttrain.train.advantages.groups import FloatArray
+from posttrain.rollout.episode_sampler import EpisodeSampler
+from posttrain.rollout.expert_traces import first_deviation
+from posttrain.rollout.play_on import Fork, sample_branches
+from posttrain.train.advantages.branch_values import BranchValueCredit
+from posttrain.train.advantages.groups import EpisodeGroup, FloatArray
+from posttrain.train.online.branches import play_branches
 from posttrain.train.params import TrainProcessModelParams
+from posttrain.train.process_model_quality import LabelledEpisode
 from posttrain.train.resumable_trainer import Resumable, TrainingRun, trainer_arguments
 from posttrain.train.reward_model import SCORE_BATCH_SIZE
 from posttrain.train.sample_order import passes_by_length
-from posttrain.types import Trajectory
+from posttrain.types import ScoredEpisode, Task, Trajectory
+from posttrain.worlds.protocol import Domain, ExpertDomain
+
+FORKS_AT_ONCE = 2048  # between two reports of progress
 
 
-@dataclass(frozen=True, slots=True)
-class StateRow:
-    """An episode's tokens, the places of its K + 1 states among them, and their labels, NaN where
-    there is none."""
+def label_states(
+    sampler: EpisodeSampler,
+    tasks: Sequence[Task],
+    played: Sequence[Trajectory],
+    *,
+    branches: int,
+    seed: int,
+    progress: Callable[[int, int], None],
+) -> tuple[list[list[LabelledEpisode]], int]:
+    """Label what the sampler's model has `played`, as many episodes in a row of each task, by the
+    share of `branches` plays on from behind each turn that succeed strictly. The first state's
+    label is of the task's own plays, the last one's is the episode's outcome. Each task's episodes
+    without aborted ones, and the tokens that the branches wrote."""
+    size = len(played) // len(tasks)
+    own = [ScoredEpisode(_by_outcome(one)) for one in played]
+    groups = [EpisodeGroup(task, own[place * size : (place + 1) * size]) for place, task in enumerate(tasks)]
 
-    input_ids: Sequence[int]
-    places: Sequence[int]
-    labels: Sequence[float]
+    def play_on(forks: Sequence[Fork]) -> list[ScoredEpisode]:
+        found: list[ScoredEpisode] = []
+        for start in range(0, len(forks), FORKS_AT_ONCE):
+            part = sample_branches(sampler, forks[start : start + FORKS_AT_ONCE])
+            found += [ScoredEpisode(_by_outcome(one)) for one in part]
+            progress(len(found), len(forks))
+        return found
+
+    knobs = {"type": "branch_values", "branches": branches, "at": {"type": "turns"}, "scale": {"type": "none"}}
+    rule = BranchValueCredit.model_validate(knobs)
+    values = play_branches(groups, rule, play_on, entropies=None, seed=seed, step=0)
+    labelled = [
+        [_labelled(sampler.domain, group, *both) for both in zip(group.members, values_G, strict=True)]
+        for group, values_G in zip(groups, values.values, strict=True)
+    ]
+    return labelled, values.num_tokens
 
 
-def state_places(trajectory: Trajectory) -> list[int]:
-    """The token before each of the agent's messages, and its last one. The agent wrote tokens 2
-    and 5 of seven: 1, 4, 5. None without a token of the agent's."""
-    mask_T = np.asarray(trajectory.mask, dtype=np.int64)
-    starts, written = np.flatnonzero(np.diff(mask_T, prepend=0) == 1), np.flatnonzero(mask_T)
-    return [*np.maximum(starts - 1, 0).tolist(), *written[-1:].tolist()]
+def _by_outcome(one: Trajectory) -> Trajectory:
+    """With its strict success for a reward: values are then shares of it."""
+    return replace(one, reward=float(one.is_strict_success))
 
 
-def state_row(trajectory: Trajectory, labels: FloatArray) -> StateRow:
-    return StateRow(trajectory.token_ids, state_places(trajectory), labels.tolist())
+def _labelled(domain: Domain, group: EpisodeGroup, member: ScoredEpisode, values_K: FloatArray) -> LabelledEpisode:
+    episode = member.trajectory
+    labels = np.append(values_K, float(episode.is_strict_success)) if len(values_K) else values_K
+    labels[:1] = group.group.rewards_G.mean()
+    numbers = [number for number, turn in enumerate(episode.turns, 1) if turn.num_written]
+    messages = [episode.turn_messages[number - 1] for number in numbers]
+    calls = [place for place, message in enumerate(messages) if message and message.tool_calls]
+    found = first_deviation(domain, group.task, episode) if isinstance(domain, ExpertDomain) else None
+    is_known = found is not None and found[0] in numbers and len(numbers) == len(values_K)
+    return LabelledEpisode(episode, labels, numbers.index(found[0]) if found and is_known else None, [*calls, 0][0])
 
 
 def train_process_model(
     model: Any,
     tokenizer: Any,
     *,
-    rows: Sequence[StateRow],
+    episodes: Sequence[LabelledEpisode],
     params: TrainProcessModelParams,
     seed: int,
     run: TrainingRun,
 ) -> None:
-    """Train `model`, a new reward model, in place on rows used in shuffled passes; the loss is a
-    mean over a step's labelled states. Resumes from `run.checkpoint`."""
+    """Train `model`, a new reward model, in place on episodes used in shuffled passes; the loss is
+    a mean over a step's labelled states. Resumes from `run.checkpoint`."""
     num_parts, rows_per_part = parts_of(params.batch_size, "train_process_model.batch_size", run.rows_at_once)
     optimizer_params = OptimizerParams(lr=params.lr, optimizer="adamw")
-    arguments = TrainingArguments(
-        **trainer_arguments(
-            run,
-            model,
-            optimizer_params,
-            max_steps=params.max_steps,
-            checkpoint_every_steps=params.checkpoint_every_steps,
-            seed=seed,
-        ),
-        per_device_train_batch_size=rows_per_part,
-        gradient_accumulation_steps=num_parts,
-    )
-    order = passes_by_length([len(row.input_ids) for row in rows], params.max_steps, params.batch_size, seed=seed)
-    columns = {"input_ids": [list(row.input_ids) for row in rows], "labels": [_token_labels(row) for row in rows]}
+    how = {"max_steps": params.max_steps, "checkpoint_every_steps": params.checkpoint_every_steps, "seed": seed}
+    ids_N = [list(one.trajectory.token_ids) for one in episodes]
+    order = passes_by_length([len(ids) for ids in ids_N], params.max_steps, params.batch_size, seed=seed)
+    columns = {"input_ids": ids_N, "labels": [_token_labels(one) for one in episodes]}
     trainer = _ProcessModel(
         whole=model,
-        args=arguments,
+        args=TrainingArguments(
+            **trainer_arguments(run, model, optimizer_params, **how),
+            per_device_train_batch_size=rows_per_part,
+            gradient_accumulation_steps=num_parts,
+        ),
         train_dataset=Dataset.from_dict(columns).select(order),
-        data_collator=lambda batch: _collated(batch, tokenizer.pad_token_id),
+        data_collator=lambda rows: {
+            "input_ids": pad_right([row["input_ids"] for row in rows], tokenizer.pad_token_id).long(),
+            "labels": pad_right([row["labels"] for row in rows], IGNORED).float(),
+        },
         processing_class=tokenizer,
         optimizer_params=optimizer_params,
         run=run,
@@ -91,23 +128,35 @@ def train_process_model(
 
 
 def state_values(model: Any, episodes: Sequence[Trajectory]) -> list[FloatArray]:
-    """The chance of strict success in each state of each episode, (K + 1,), each process computing
-    its share. All processes must call it."""
-    own, found = share_rows(episodes), list[FloatArray]()
-    for start in range(0, len(own), SCORE_BATCH_SIZE):
-        part = own[start : start + SCORE_BATCH_SIZE]
-        ids_N_T = pad_right(
-            [list(one.token_ids) or [model.config.pad_token_id] for one in part], model.config.pad_token_id
-        )
+    """The chance of strict success in each state of each episode, (K + 1,)."""
+    found, pad_id = list[FloatArray](), model.config.pad_token_id
+    for start in range(0, len(episodes), SCORE_BATCH_SIZE):
+        part = episodes[start : start + SCORE_BATCH_SIZE]
+        ids_N_T = pad_right([list(one.token_ids) or [pad_id] for one in part], pad_id).long()
         with torch.no_grad():
-            values_N_T = _logits(model, ids_N_T.long().to(model.device)).double().sigmoid().cpu().numpy()
+            values_N_T = _logits(model, ids_N_T.to(model.device)).double().sigmoid().cpu().numpy()
         found += [values_T[state_places(one)] for values_T, one in zip(values_N_T, part, strict=True)]
-    return [values for of_process in gather(found) for values in of_process]
+    return found
+
+
+def state_places(trajectory: Trajectory) -> list[int]:
+    """Where the head is read. The agent wrote tokens 2 and 5 of seven: 1, 4, 5. None without a
+    token of the agent's."""
+    mask_T = np.asarray(trajectory.mask, dtype=np.int64)
+    starts, written = np.flatnonzero(np.diff(mask_T, prepend=0) == 1), np.flatnonzero(mask_T)
+    return [*np.maximum(starts - 1, 0).tolist(), *written[-1:].tolist()]
+
+
+def _token_labels(one: LabelledEpisode) -> list[float]:
+    """`IGNORED` but where a labelled state is."""
+    labels = np.full(len(one.trajectory.token_ids), float(IGNORED))
+    labels[state_places(one.trajectory)] = np.nan_to_num(one.labels, nan=IGNORED)
+    return labels.tolist()
 
 
 def _logits(model: Any, input_ids_N_T: Tensor) -> Tensor:
-    """The head's logit at each token, (N, T): caught in the whole model's forward pass, where
-    processes exchange gradients and shards. Rows are padded on the right, where no token looks."""
+    """The head's logit at each token, (N, T), caught in the whole model's forward pass, where
+    processes exchange gradients and shards. Padding is on the right, where no token looks."""
     caught: list[Tensor] = []
     head = behind_adapters(getattr(model, "module", model)).score
     hook = head.register_forward_hook(lambda _, __, logits: caught.append(logits[..., 0]))
@@ -118,22 +167,7 @@ def _logits(model: Any, input_ids_N_T: Tensor) -> Tensor:
     return caught[0].float()
 
 
-def _token_labels(row: StateRow) -> list[float]:
-    """`IGNORED` but where a labelled state is."""
-    labels = [float(IGNORED)] * len(row.input_ids)
-    for place, label in zip(row.places, row.labels, strict=True):
-        labels[place] = IGNORED if np.isnan(label) else label
-    return labels
-
-
-def _collated(rows: Sequence[Mapping[str, Any]], pad_id: int) -> dict[str, Tensor]:
-    labels_N_T = pad_right([row["labels"] for row in rows], IGNORED).float()
-    return {"input_ids": pad_right([row["input_ids"] for row in rows], pad_id).long(), "labels": labels_N_T}
-
-
 class _ProcessModel(Resumable):
-    """A Trainer whose loss is of the labelled states."""
-
     logged: ClassVar[Mapping[str, str]] = {"loss": "loss", "learning_rate": "lr", "grad_norm": "grad_norm"}
 
     def __init__(self, **kwargs: Any) -> None:
@@ -142,18 +176,13 @@ class _ProcessModel(Resumable):
         self.model_accepts_loss_kwargs = True
 
     def compute_loss(
-        self,
-        model: Any,
-        inputs: Mapping[str, Tensor],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | None = None,
+        self, model: Any, inputs: Mapping[str, Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor:
-        assert num_items_in_batch is not None
         assert not return_outputs
         labels_N_T = inputs["labels"]
-        is_labelled_N_T = labels_N_T != IGNORED
-        logits = _logits(model, inputs["input_ids"])[is_labelled_N_T]
-        summed = binary_cross_entropy_with_logits(logits, labels_N_T[is_labelled_N_T], reduction="sum")
+        is_labelled = labels_N_T != IGNORED
+        logits = _logits(model, inputs["input_ids"])[is_labelled]
+        summed = binary_cross_entropy_with_logits(logits, labels_N_T[is_labelled], reduction="sum")
         # mean over the whole step, times the processes over which gradients are averaged
         loss: Tensor = summed / num_items_in_batch * self.accelerator.num_processes
         return loss
