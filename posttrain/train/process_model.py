@@ -1,10 +1,11 @@
 """Process reward model: the chance of strict success in each state of an episode, learnt from
 Monte-Carlo shares by binary cross-entropy (soft labels, Math-Shepherd, arXiv 2312.08935).
 
-A state is where the agent is about to write: it has read the task, or the results of the turn
-before. So K turns have K + 1 states, the last one behind the last turn. The model is the reward
-model's class, a linear head on the body of the SFT model; the head is read at the last token before
-each of the agent's messages and at its last one, so that one pass gives all values.
+An episode of K turns has K + 1 states: before the first turn, and behind each. The model is of the
+reward model's class, a linear head on the body of the SFT model, which is read at the last token of
+the prompt and of each of the agent's messages: one pass gives all values. A tool's result is known
+to the next turn's value only. Were it known to the value of the turn that caused it, a mistake that
+the policy always makes on reading it would be blamed on the turn before.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -140,11 +141,11 @@ def state_values(model: Any, episodes: Sequence[Trajectory]) -> list[FloatArray]
 
 
 def state_places(trajectory: Trajectory) -> list[int]:
-    """Where the head is read. The agent wrote tokens 2 and 5 of seven: 1, 4, 5. None without a
+    """Where the head is read. The agent wrote tokens 2, 3 and 5 of seven: 1, 3, 5. None without a
     token of the agent's."""
-    mask_T = np.asarray(trajectory.mask, dtype=np.int64)
-    starts, written = np.flatnonzero(np.diff(mask_T, prepend=0) == 1), np.flatnonzero(mask_T)
-    return [*np.maximum(starts - 1, 0).tolist(), *written[-1:].tolist()]
+    changes_T = np.diff(np.asarray(trajectory.mask, dtype=np.int64), prepend=0, append=0)
+    first, ends = np.flatnonzero(changes_T == 1)[:1], np.flatnonzero(changes_T == -1)
+    return [max(place - 1, 0) for place in [*first.tolist(), *ends.tolist()]]
 
 
 def _token_labels(one: LabelledEpisode) -> list[float]:

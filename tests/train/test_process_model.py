@@ -32,16 +32,16 @@ from tests.rollout.scripted_engine import ScriptedEngine
 NAN = math.nan
 
 
-def test_a_state_is_before_each_message_of_the_agents_and_behind_its_last():
+def test_a_state_is_at_the_end_of_the_prompt_and_of_each_message_of_the_agents():
     played = play_words(tiny_model(), word_task(4, 9), 1).trajectory
-    assert state_places(played) == [3, 5, 6]
-    assert state_places(replace(played, mask=[0, 0, 1, 1, 0, 1, 0])) == [1, 4, 5]
+    assert state_places(played) == [3, 4, 6]
+    assert state_places(replace(played, mask=[0, 0, 1, 1, 0, 1, 0])) == [1, 3, 5]
     assert state_places(replace(played, mask=[0] * 7)) == []
 
 
 def test_one_pass_has_the_values_of_every_state_read_alone():
     model = tiny_reward_model()
-    episodes = [play_words(tiny_model(), word_task(4, 9), seed).trajectory for seed in range(3)]
+    episodes = [one.trajectory for one in labelled_words(3)]  # no word is the padding's
     episodes.append(replace(episodes[0], token_ids=[*episodes[0].token_ids, 4, 5], mask=[*episodes[0].mask, 0, 0]))
 
     found = state_values(model, episodes)
