@@ -141,8 +141,8 @@ def state_values(model: Any, episodes: Sequence[Trajectory]) -> list[FloatArray]
 
 
 def state_places(trajectory: Trajectory) -> list[int]:
-    """Where the head is read. The agent wrote tokens 2, 3 and 5 of seven: 1, 3, 5. None without a
-    token of the agent's."""
+    """Indices of the tokens at which the head is read. The agent wrote tokens 2, 3 and 5 of seven:
+    1, 3, 5. None without a token of the agent's."""
     changes_T = np.diff(np.asarray(trajectory.mask, dtype=np.int64), prepend=0, append=0)
     first, ends = np.flatnonzero(changes_T == 1)[:1], np.flatnonzero(changes_T == -1)
     return [max(place - 1, 0) for place in [*first.tolist(), *ends.tolist()]]
