@@ -10,7 +10,6 @@ import numpy as np
 
 from posttrain.data.files import write_json
 from posttrain.data.schemas import read_tasks
-from posttrain.models import distributed
 from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_codec, load_model
 from posttrain.provenance.runner import StageRun, run_stage
@@ -34,7 +33,7 @@ SUMMARY = Path("reports/train_process_model/summary.json")
 def train_process_model(run: StageRun) -> None:
     if run.params.train_policy.reads_process_model:
         _train(run)
-    elif run.is_first:
+    else:
         # the folder is never empty: DVC refuses to track an output without a file
         shutil.rmtree(MODEL, ignore_errors=True)
         MODEL.mkdir(parents=True)
@@ -45,11 +44,10 @@ def train_process_model(run: StageRun) -> None:
 def _train(run: StageRun) -> None:
     params, settings = run.params, run.params.train_process_model
     world, codec = ScoredWorld.of(params.world, params.reward, params.agent), load_codec(SFT)
-    distributed.join()
     # before the run is opened: a signal ends the plays at once, and they are the same the next time
-    episodes, num_tokens = distributed.from_first(_label(run, world, codec) if distributed.is_first() else ([], 0))
-    num_tasks = settings.num_tasks
-    drawn = np.random.default_rng(params.seed).permutation(num_tasks)[: round(settings.holdout_frac * num_tasks)]
+    episodes, num_tokens = _label(run, world, codec)
+    num_held_out = min(max(round(settings.holdout_frac * len(episodes)), 1), len(episodes) - 1)
+    drawn = np.random.default_rng(params.seed).permutation(len(episodes))[:num_held_out]
     seen = [one for place, of_task in enumerate(episodes) if place not in drawn for one in of_task]
     held_out = [episodes[place] for place in sorted(drawn)]
     model = new_reward_model(SFT, params.model, seed=params.seed)
@@ -60,17 +58,16 @@ def _train(run: StageRun) -> None:
         rows_at_once=params.model.rows_at_once,
     ) as training:
         train(model, codec.tokenizer, episodes=seen, params=settings, seed=params.seed, run=training)
-    if run.is_first:
-        model.eval()
-        values = [state_values(model, [one.trajectory for one in of_task]) for of_task in held_out]
-        summary: dict[str, Any] = {
-            "is_asked": True,
-            "num_episodes": sum(map(len, episodes)),
-            "episode_tokens": sum(sum(one.trajectory.mask) for of_task in episodes for one in of_task),
-            "branch_tokens": num_tokens,
-        }
-        write_json(SUMMARY, summary | judge(held_out, values, has_expert=isinstance(world.domain, ExpertDomain)))
-        save_trained(model, codec.tokenizer, MODEL)
+    model.eval()
+    values = [state_values(model, [one.trajectory for one in of_task]) for of_task in held_out]
+    summary: dict[str, Any] = {
+        "is_asked": True,
+        "num_episodes": sum(map(len, episodes)),
+        "episode_tokens": sum(sum(one.trajectory.mask) for of_task in episodes for one in of_task),
+        "branch_tokens": num_tokens,
+    }
+    write_json(SUMMARY, summary | judge(held_out, values, has_expert=isinstance(world.domain, ExpertDomain)))
+    save_trained(model, codec.tokenizer, MODEL)
 
 
 def _label(run: StageRun, world: ScoredWorld, codec: ChatCodec) -> tuple[list[list[LabelledEpisode]], int]:
@@ -81,9 +78,8 @@ def _label(run: StageRun, world: ScoredWorld, codec: ChatCodec) -> tuple[list[li
     with open_traces(run.full_name, key=run.key, params=params) as record:
         played, plays = sample_groups(sampler, tasks, num_samples=settings.samples_per_task, seed=params.seed)
         record(traced(played, plays))
-    branches = settings.branches_per_turn
-    return label_states(sampler, tasks, played, branches=branches, seed=params.seed, progress=run.progress)
+    return label_states(sampler, tasks, played, branches=settings.branches_per_turn, seed=params.seed)
 
 
 if __name__ == "__main__":
-    run_stage(train_process_model, is_launchable=True)
+    run_stage(train_process_model)

@@ -123,22 +123,13 @@ def parse_params(content: Any, *, source: str) -> Params:
 
 def _contradictions(params: Params) -> Iterator[Problem]:
     """Contradictions between sections; each section refuses its own."""
-    world, preferences, process = params.world, params.sample_preferences, params.train_process_model
+    world, preferences = params.world, params.sample_preferences
 
-    # the section of a model, the one that says on how many tasks, how many, and the share held out
-    learnt = [
-        ("train_reward_model", "sample_preferences", preferences.num_tasks, params.train_reward_model.holdout_frac)
-    ]
-    if params.train_policy.reads_process_model:
-        learnt.append(("train_process_model", "train_process_model", process.num_tasks, process.holdout_frac))
-    for section, played, num_tasks, holdout_frac in learnt:
-        if num_tasks > world.num_rl_tasks:
-            reason = f"world.num_rl_tasks is only {world.num_rl_tasks}, and its episodes are of the rl split"
-            yield _contradiction(f"{played}.num_tasks", num_tasks, reason, "Raise the split or lower it")
-        if not 0 < (num_held_out := round(holdout_frac * num_tasks)) < num_tasks:
-            num_trained = num_tasks - num_held_out
-            reason = f"of {num_tasks} tasks {num_held_out} would be held out and {num_trained} trained on"
-            yield _contradiction(f"{section}.holdout_frac", holdout_frac, reason, f"Change it or {played}.num_tasks")
+    if preferences.num_tasks > world.num_rl_tasks:
+        reason = f"world.num_rl_tasks is only {world.num_rl_tasks}, and preferences are sampled on the rl split"
+        yield _contradiction(
+            "sample_preferences.num_tasks", preferences.num_tasks, reason, "Raise the split or lower it"
+        )
     for algorithm in params.train_policy.phases:
         if isinstance(algorithm, OnlineParams):
             yield from _online_contradictions(params, algorithm)
@@ -146,6 +137,14 @@ def _contradictions(params: Params) -> Iterator[Problem]:
         reason = f"agent.max_context_tokens is {context}: no episode could hold such demonstrations"
         remedy = "Lower it or raise agent.max_context_tokens"
         yield _contradiction("validate_data.max_tokens", params.validate_data.max_tokens, reason, remedy)
+    holdout_frac = params.train_reward_model.holdout_frac
+    num_held_out = round(holdout_frac * preferences.num_tasks)
+    if not 0 < num_held_out < preferences.num_tasks:
+        num_trained = preferences.num_tasks - num_held_out
+        reason = f"of {preferences.num_tasks} tasks {num_held_out} would be held out and {num_trained} trained on"
+        yield _contradiction(
+            "train_reward_model.holdout_frac", holdout_frac, reason, "Change it or sample_preferences.num_tasks"
+        )
     if params.agent.max_new_tokens < (needed := getattr(world, "num_answer_tokens", 1)):
         reason = f"the world {world.type} asks for messages of {needed} tokens, which would be cut off"
         yield _contradiction("agent.max_new_tokens", params.agent.max_new_tokens, reason, f"Raise it to {needed}")

@@ -60,8 +60,8 @@ class TrainRewardModelParams(Section):
 
 
 class TrainProcessModelParams(Section):
-    num_tasks: Count
-    # a task's own plays are what its first state is judged by
+    num_tasks: Annotated[int, Field(ge=2, le=10_000_000, description=SLIP)]
+    # a task's own plays are the label of its first state
     samples_per_task: Annotated[int, Field(ge=2, le=100_000, description=SLIP)]
     branches_per_turn: SmallCount
     temperature: Temperature
@@ -70,11 +70,6 @@ class TrainProcessModelParams(Section):
     lr: Rate
     holdout_frac: Annotated[float, Field(gt=0, lt=1)]
     checkpoint_every_steps: Count
-
-    @model_validator(mode="after")
-    def _writes_checkpoints(self) -> Self:
-        refuse_no_checkpoint(self.checkpoint_every_steps, self.max_steps, "max_steps")
-        return self
 
 
 def refuse_no_checkpoint(every_steps: int, max_steps: int, knob: str) -> None:

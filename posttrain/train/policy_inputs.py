@@ -6,7 +6,7 @@ chosen algorithm reads and nothing else: under the default (online, without a re
 of the pairs or of the reward model changes nothing in its output, and DVC skips `train_policy`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,26 +24,18 @@ SOURCES = {
 
 
 def idle_deps(knobs: Mapping[str, Any]) -> frozenset[str]:
-    """Deps of `select_policy_inputs` that the chosen algorithm does not read, by
-    `train_policy.algorithm` and `train_policy.reward_model_weight`. `posttrain plan` asks as well,
-    by the stage's `meta`."""
+    """Deps of `select_policy_inputs` and `train_process_model` that the chosen algorithm does not
+    read, by `train_policy.algorithm` and `train_policy.reward_model_weight`. `posttrain plan`
+    asks as well, by the stage's `meta`."""
     algorithm = knobs["train_policy.algorithm"]
     phases = algorithm.get("phases", [algorithm])
     is_read = {
         Path("data/preferences/pairs.parquet"): any(one["type"] in ("dpo", "kto", "orpo") for one in phases),
-        Path("data/models/reward"): knobs["train_policy.reward_model_weight"] > 0,
-        Path("data/models/process"): _reads_process_model(phases),
+        Path("data/models/reward"): knobs.get("train_policy.reward_model_weight", 0) > 0,
         EDITS.parent: any(one.get("join", {}).get("type") == "edits" for one in phases),
     }
+    by_process = any(one.get("credit", {}).get("type") == "process_model" for one in phases)
+    is_read |= dict.fromkeys(
+        map(Path, ("data/models/process", "data/models/sft", "data/raw/tasks.parquet")), by_process
+    )
     return frozenset(str(source) for source, is_one in is_read.items() if not is_one)
-
-
-def process_model_idle_deps(knobs: Mapping[str, Any]) -> frozenset[str]:
-    """The same of `train_process_model`: all of its data where no phase asks for the model."""
-    algorithm = knobs["train_policy.algorithm"]
-    is_asked = _reads_process_model(algorithm.get("phases", [algorithm]))
-    return frozenset() if is_asked else frozenset({"data/raw/tasks.parquet", "data/models/sft"})
-
-
-def _reads_process_model(phases: Sequence[Mapping[str, Any]]) -> bool:
-    return any(one.get("credit", {}).get("type") == "process_model" for one in phases)

@@ -8,7 +8,7 @@ to the next turn's value only. Were it known to the value of the turn that cause
 the policy always makes on reading it would be blamed on the turn before.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -37,8 +37,6 @@ from posttrain.train.sample_order import passes_by_length
 from posttrain.types import ScoredEpisode, Task, Trajectory
 from posttrain.worlds.protocol import Domain, ExpertDomain
 
-FORKS_AT_ONCE = 2048  # between two reports of progress
-
 
 def label_states(
     sampler: EpisodeSampler,
@@ -47,23 +45,17 @@ def label_states(
     *,
     branches: int,
     seed: int,
-    progress: Callable[[int, int], None],
 ) -> tuple[list[list[LabelledEpisode]], int]:
     """Label what the sampler's model has `played`, as many episodes in a row of each task, by the
     share of `branches` plays on from behind each turn that succeed strictly. The first state's
     label is of the task's own plays, the last one's is the episode's outcome. Each task's episodes
     without aborted ones, and the tokens that the branches wrote."""
     size = len(played) // len(tasks)
-    own = [ScoredEpisode(_by_outcome(one)) for one in played]
+    own = _by_outcome(played)
     groups = [EpisodeGroup(task, own[place * size : (place + 1) * size]) for place, task in enumerate(tasks)]
 
     def play_on(forks: Sequence[Fork]) -> list[ScoredEpisode]:
-        found: list[ScoredEpisode] = []
-        for start in range(0, len(forks), FORKS_AT_ONCE):
-            part = sample_branches(sampler, forks[start : start + FORKS_AT_ONCE])
-            found += [ScoredEpisode(_by_outcome(one)) for one in part]
-            progress(len(found), len(forks))
-        return found
+        return _by_outcome(sample_branches(sampler, forks))
 
     knobs = {"type": "branch_values", "branches": branches, "at": {"type": "turns"}, "scale": {"type": "none"}}
     rule = BranchValueCredit.model_validate(knobs)
@@ -75,9 +67,9 @@ def label_states(
     return labelled, values.num_tokens
 
 
-def _by_outcome(one: Trajectory) -> Trajectory:
-    """With its strict success for a reward: values are then shares of it."""
-    return replace(one, reward=float(one.is_strict_success))
+def _by_outcome(played: Sequence[Trajectory]) -> list[ScoredEpisode]:
+    """With strict success for a reward: values are then shares of it."""
+    return [ScoredEpisode(replace(one, reward=float(one.is_strict_success))) for one in played]
 
 
 def _labelled(domain: Domain, group: EpisodeGroup, member: ScoredEpisode, values_K: FloatArray) -> LabelledEpisode:
@@ -156,11 +148,10 @@ def _token_labels(one: LabelledEpisode) -> list[float]:
 
 
 def _logits(model: Any, input_ids_N_T: Tensor) -> Tensor:
-    """The head's logit at each token, (N, T), caught in the whole model's forward pass, where
-    processes exchange gradients and shards. Padding is on the right, where no token looks."""
+    """The head's logit at each token, (N, T), caught in the whole model's forward pass, which knows
+    the precision of its parts. Padding is on the right, where no token looks."""
     caught: list[Tensor] = []
-    head = behind_adapters(getattr(model, "module", model)).score
-    hook = head.register_forward_hook(lambda _, __, logits: caught.append(logits[..., 0]))
+    hook = behind_adapters(model).score.register_forward_hook(lambda _, __, logits: caught.append(logits[..., 0]))
     try:
         model(input_ids=input_ids_N_T, use_cache=False)
     finally:
@@ -184,6 +175,5 @@ class _ProcessModel(Resumable):
         is_labelled = labels_N_T != IGNORED
         logits = _logits(model, inputs["input_ids"])[is_labelled]
         summed = binary_cross_entropy_with_logits(logits, labels_N_T[is_labelled], reduction="sum")
-        # mean over the whole step, times the processes over which gradients are averaged
-        loss: Tensor = summed / num_items_in_batch * self.accelerator.num_processes
+        loss: Tensor = summed / num_items_in_batch
         return loss

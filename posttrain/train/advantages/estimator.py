@@ -45,8 +45,7 @@ class AdvantageEstimator:
         credit, self._process_model = params.credit, process_model
         if isinstance(credit, ProcessModelCredit) and process_model is None:
             raise ConfigurationError(
-                "credit is process_model and there is none: the stage train_process_model trains it, "
-                "and `dvc repro` runs that stage before the policy's training"
+                "credit is process_model and none was given: the stage train_process_model trains it"
             )
         self._critic = Critic(learner, credit.critic, device=device) if isinstance(credit, GaeCredit) else None
         self.metrics: dict[str, float] = {"explained_variance": 0.0, "value_loss": 0.0}
