@@ -328,7 +328,7 @@ def labelled_words(count, seed=0):
 
 
 def run_process_model(run: TrainingRun, model, **changes):
-    values = {"num_tasks": 1, "samples_per_task": 2, "branches_per_turn": 1, "temperature": 1.0, "holdout_frac": 0.5}
+    values = {"num_tasks": 2, "samples_per_task": 2, "branches_per_turn": 1, "temperature": 1.0, "holdout_frac": 0.5}
     values |= {"max_steps": 12, "batch_size": 8, "lr": 1e-2, "checkpoint_every_steps": 4}
     params = TrainProcessModelParams.model_validate(values | changes)
     train_process_model(model, tiny_tokenizer(), episodes=labelled_words(60), params=params, seed=1, run=run)
