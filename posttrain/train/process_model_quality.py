@@ -18,6 +18,7 @@ from posttrain.train.advantages.groups import FloatArray
 from posttrain.types import Trajectory
 
 NUM_BINS, NUM_RESAMPLES = 10, 1000
+_NO_TURN = np.zeros((0, 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,10 @@ def judge(
     for measure in (error_propagation, localisation) if has_expert else ():
         figures: dict[str, Any] = {}
         for name, way in _WAYS.items():
-            turns_P = [np.concatenate([measure(one, way(one, own)) for one, own in of_task]) for of_task in of_tasks]
+            turns_P = [
+                np.concatenate([_NO_TURN, *(measure(one, way(one, own)) for one, own in of_task)])
+                for of_task in of_tasks
+            ]
             figures[name] = auc_over_tasks(turns_P)
             figures |= {"num_turns": sum(map(len, turns_P)), "num_positive": int(np.concatenate(turns_P)[:, 0].sum())}
         found[measure.__name__] = figures
@@ -74,7 +78,7 @@ def error_propagation(episode: LabelledEpisode, values: FloatArray) -> FloatArra
     value behind it. No row of other episodes."""
     is_strict, flawed = episode.trajectory.is_strict_success, episode.flawed_turn
     if not is_strict and (episode.trajectory.is_success or flawed is None):
-        return np.zeros((0, 2))
+        return _NO_TURN
     first = len(values) if is_strict or flawed is None else flawed
     return np.column_stack([np.arange(len(values) - 1) >= first, -values[1:]])
 
@@ -83,7 +87,7 @@ def localisation(episode: LabelledEpisode, values: FloatArray) -> FloatArray:
     """The same of a failed episode's turns: whether it is the flawed one, and the fall of the value
     over it."""
     if episode.trajectory.is_success or episode.flawed_turn is None:
-        return np.zeros((0, 2))
+        return _NO_TURN
     return np.column_stack([np.arange(len(values) - 1) == episode.flawed_turn, values[:-1] - values[1:]])
 
 

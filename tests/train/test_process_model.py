@@ -172,11 +172,12 @@ def test_reliability_has_the_mean_value_and_label_of_each_bin():
 
 def test_a_judgement_has_calibration_and_each_auc_beside_its_baselines():
     values = [[FAILED.labels * 0 + 0.5, STRICT.labels]]
-    found = judge([[FAILED, replace(STRICT, labels=np.array([0.8, NAN, 1.0]))]], values, has_expert=True)
+    values.append([])  # of a task whose episodes were all aborted
+    found = judge([[FAILED, replace(STRICT, labels=np.array([0.8, NAN, 1.0]))], []], values, has_expert=True)
     # of the failed one's states .3, .1, -.4, -.5 off, of the other's 0
     assert found["brier"] == pytest.approx((0.09 + 0.01 + 0.16 + 0.25) / 6)
     assert found["calibration_error"] == pytest.approx(4 * 0.125 / 6)
-    assert (found["num_held_out_tasks"], found["num_held_out_states"]) == (1, 6)
+    assert (found["num_held_out_tasks"], found["num_held_out_states"]) == (2, 6)
     spread, found_where = found["error_propagation"], found["localisation"]
     assert (spread["num_turns"], spread["num_positive"], spread["model"][0]) == (5, 2, 5 / 6)
     assert (found_where["num_turns"], found_where["model"][0], found_where["labels"][0]) == (3, 0.5, 1.0)
