@@ -32,10 +32,10 @@ from tests.rollout.scripted_engine import ScriptedEngine
 NAN = math.nan
 
 
-def test_a_state_is_at_the_end_of_the_prompt_and_of_each_message_of_the_agents():
+def test_a_state_is_before_each_message_of_the_agents_and_behind_its_last():
     played = play_words(tiny_model(), word_task(4, 9), 1).trajectory
-    assert state_places(played) == [3, 4, 6]
-    assert state_places(replace(played, mask=[0, 0, 1, 1, 0, 1, 0])) == [1, 3, 5]
+    assert state_places(played) == [3, 5, 6]
+    assert state_places(replace(played, mask=[0, 0, 1, 1, 0, 1, 0])) == [1, 4, 5]
     assert state_places(replace(played, mask=[0] * 7)) == []
 
 
