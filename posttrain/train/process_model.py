@@ -4,8 +4,8 @@ Monte-Carlo shares by binary cross-entropy (soft labels, Math-Shepherd, arXiv 23
 An episode of K turns has K + 1 states: before the first turn, and behind each. The model is of the
 reward model's class, a linear head on the body of the SFT model, which is read at the last token
 before each of the agent's messages and at its last one: one pass gives all values. So the value
-behind a turn knows the results that the turn caused: a wrong code shows in them, and was seen a
-turn late where the head was read at the end of the message (AUC of localisation .71, here .80).
+behind a turn knows the results that the turn caused, in which a wrong code shows: read at the end
+of the message, the model sees it a turn late.
 """
 
 from collections.abc import Mapping, Sequence
