@@ -1,5 +1,5 @@
-"""Hands `train_policy` the preference pairs, the reward model, the verified edits and what an
-earlier run left where its knobs ask for them."""
+"""Hands `train_policy` the preference pairs, a reward model, the verified edits and what an earlier
+run left where its knobs ask for them."""
 
 import shutil
 from pathlib import Path

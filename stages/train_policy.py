@@ -18,7 +18,7 @@ from posttrain.tracking.alarms import Alarms
 from posttrain.tracking.wandb_sink import wandb_sinks
 from posttrain.train.online.learning import PolicyInputs
 from posttrain.train.policy import learn_policy
-from posttrain.train.policy_inputs import PAIRS, REPLAYED, REWARD_MODEL, START
+from posttrain.train.policy_inputs import PAIRS, PROCESS_MODEL, REPLAYED, REWARD_MODEL, START
 from posttrain.train.preference_pairs import read_pairs
 from posttrain.train.replay_buffer import EXPERIENCE, merged, read_buffer, write_buffer
 from posttrain.train.resumable_trainer import METRICS, open_run
@@ -81,6 +81,9 @@ def _inputs(params: Params, replayed: Sequence[ScoredEpisode], record: Record) -
         reasoning_frac=params.generate_data.reasoning_frac,
         reward_model=load_reward_model(REWARD_MODEL, dtype=params.model.dtype)
         if params.train_policy.reward_model_weight
+        else None,
+        process_model=load_reward_model(PROCESS_MODEL, dtype=params.model.dtype)
+        if params.train_policy.reads_process_model
         else None,
         edits=read_edits(FOR_GROUPS),
         pairs=lambda: read_pairs(PAIRS),

@@ -28,7 +28,12 @@ from posttrain.runtime.knob_errors import explain, problem_lines
 from posttrain.runtime.knobs import SLIP, Section, Seed
 from posttrain.runtime.plain_yaml import read_plain
 from posttrain.train.online.params import OnlineParams
-from posttrain.train.params import SamplePreferencesParams, TrainRewardModelParams, TrainSftParams
+from posttrain.train.params import (
+    SamplePreferencesParams,
+    TrainProcessModelParams,
+    TrainRewardModelParams,
+    TrainSftParams,
+)
 from posttrain.train.policy_params import TrainPolicyParams
 from posttrain.worlds.catalog import World
 
@@ -57,6 +62,7 @@ class Params(Section):
     train_sft: TrainSftParams
     sample_preferences: SamplePreferencesParams
     train_reward_model: TrainRewardModelParams
+    train_process_model: TrainProcessModelParams
     train_policy: TrainPolicyParams
     evaluate: EvaluateParams
     report: ReportParams

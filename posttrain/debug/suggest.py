@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from posttrain.debug.player import Player
-from posttrain.rollout.conversation import is_same
+from posttrain.rollout.expert_traces import first_deviation
 from posttrain.rollout.play_on import Fork
 from posttrain.traces.values import TracedEpisode
-from posttrain.types import Message, Task, Trajectory
+from posttrain.types import Task, Trajectory
 from posttrain.worlds.protocol import ExpertDomain
 
 
@@ -23,22 +23,6 @@ class Suggestion:
 
     values: tuple[float, ...]
     turn: int
-
-
-def first_deviation(domain: ExpertDomain, task: Task, episode: Trajectory) -> tuple[int, Message] | None:
-    """The first turn, from 1, at which the agent wrote another message than the world's flawless
-    expert does behind the same conversation, and the expert's message; None where there is none. An
-    oracle, for tests of suggestions."""
-    expert = domain.expert(task, seed=episode.seed, is_flawless=True, reasoning_frac=0.0)
-    for number, turn in enumerate(episode.turns, 1):
-        place = len(episode.messages) if turn.message_index is None else turn.message_index
-        try:
-            message = expert.reply(episode.messages[:place])
-        except RuntimeError:  # the script has ended and the agent goes on
-            return None
-        if place == len(episode.messages) or not is_same(episode.messages[place], message):
-            return number, message
-    return None
 
 
 def expert_edits(episodes: Iterable[TracedEpisode], domain: ExpertDomain) -> Iterator[Fork]:

@@ -211,12 +211,14 @@ def _on_pairs(own: _StageSetup, model: Any, algorithm: PairParams) -> None:
 
 def _online(own: _StageSetup, model: Any, algorithm: OnlineParams) -> None:
     width = own.params.agent.max_context_tokens
-    reference = critic = reward_model = None
+    reference = critic = reward_model = process_model = None
     with own.tracker.labelled(OTHERS):
         if algorithm.measures_kl and not is_adapted(model):
             reference = frozen_copy(model)
         if own.params.train_policy.reward_model_weight:
             reward_model = shapes_of(own.config, own.params.model.dtype, is_reward=True)
+        if own.params.train_policy.reads_process_model:
+            process_model = shapes_of(own.config, own.params.model.dtype, is_reward=True)
         if isinstance(algorithm.credit, GaeCredit):
             critic = Critic(model, algorithm.credit.critic, device=torch.device("cpu"))
     optimizer = _optimizer(own, model, own.params.train_policy.optimizer)
@@ -246,7 +248,7 @@ def _online(own: _StageSetup, model: Any, algorithm: OnlineParams) -> None:
     else:  # the engine sleeps then; but it generates beside the optimizer's state
         learnt()
         _run_engine(own, model)
-    del reward_model
+    del reward_model, process_model
 
 
 STAGES: dict[str, Callable[[_StageSetup], object]] = {

@@ -12,6 +12,7 @@ from posttrain.data.edits import VerifiedEdit
 from posttrain.data.schemas import TrajectoryRow, trajectory_row
 from posttrain.models.codec import ChatCodec
 from posttrain.rewards.total import RuleReward
+from posttrain.rollout.conversation import is_same
 from posttrain.rollout.episodes import demonstrate
 from posttrain.rollout.params import AgentParams
 from posttrain.types import Message, Task, Trajectory
@@ -87,3 +88,19 @@ def _with_tokens(row: TrajectoryRow, codec: ChatCodec) -> Trajectory:
 def given_turns(traces: ExpertTraces, tasks: Sequence[Task], shares: Sequence[float]) -> list[Sequence[Message]]:
     """For each episode the expert's messages behind which it begins."""
     return [traces.first_turns(task, share) if share else () for task, share in zip(tasks, shares, strict=True)]
+
+
+def first_deviation(domain: ExpertDomain, task: Task, episode: Trajectory) -> tuple[int, Message] | None:
+    """The first turn, from 1, at which the agent wrote another message than the world's flawless
+    expert does behind the same conversation, and the expert's message; None where there is none. An
+    oracle, for tests of suggestions."""
+    expert = domain.expert(task, seed=episode.seed, is_flawless=True, reasoning_frac=0.0)
+    for number, turn in enumerate(episode.turns, 1):
+        place = len(episode.messages) if turn.message_index is None else turn.message_index
+        try:
+            message = expert.reply(episode.messages[:place])
+        except RuntimeError:  # the script has ended and the agent goes on
+            return None
+        if place == len(episode.messages) or not is_same(episode.messages[place], message):
+            return number, message
+    return None

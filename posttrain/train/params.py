@@ -66,6 +66,19 @@ class TrainRewardModelParams(Section):
         return self
 
 
+class TrainProcessModelParams(Section):
+    num_tasks: Annotated[int, Field(ge=2, le=10_000_000, description=SLIP)]
+    # a task's own plays are the label of its first state
+    samples_per_task: Annotated[int, Field(ge=2, le=100_000, description=SLIP)]
+    branches_per_turn: SmallCount
+    temperature: Temperature
+    max_steps: Count
+    batch_size: SmallCount
+    lr: Rate
+    holdout_frac: Annotated[float, Field(gt=0, lt=1)]
+    checkpoint_every_steps: Count
+
+
 def refuse_no_checkpoint(every_steps: int, max_steps: int, knob: str) -> None:
     """Raise ValueError where a run would end before its first checkpoint."""
     if every_steps > max_steps:

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from posttrain.models.params import OptimizerParams
 from posttrain.runtime.knobs import SLIP, Count, Section, SmallCount
 from posttrain.tracking.params import AlarmParams
+from posttrain.train.advantages.process_model import ProcessModelCredit
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.params import refuse_no_checkpoint
 from posttrain.train.rejection_sampling.params import RejectionSamplingParams
@@ -123,6 +124,11 @@ class TrainPolicyParams(OptimizerParams):
     def is_online(self) -> bool:
         """True where a phase trains online: the alarms are about its metrics."""
         return any(isinstance(one, OnlineParams) for one in self.phases)
+
+    @property
+    def reads_process_model(self) -> bool:
+        """True where a phase credits turns by the process reward model."""
+        return any(isinstance(one, OnlineParams) and isinstance(one.credit, ProcessModelCredit) for one in self.phases)
 
     @model_validator(mode="after")
     def _agrees_with_the_algorithm(self) -> Self:

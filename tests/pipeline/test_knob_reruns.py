@@ -29,12 +29,13 @@ import yaml
 from posttrain.config.params import parse_params
 from stages.select_edits import select_edits
 from stages.select_policy_inputs import select_policy_inputs
+from stages.train_process_model import train_process_model
 
 name, stages = sys.argv[1], pathlib.Path(__file__).with_name("stages.json")
 stage, knobs, read = json.loads(stages.read_text())[name], yaml.safe_load(open("params.yaml")), []
-if name.startswith("select_"):
-    params = parse_params(knobs, source="params.yaml")
-    (select_edits if name == "select_edits" else select_policy_inputs)(SimpleNamespace(params=params))
+own = {one.__name__: one for one in (select_edits, select_policy_inputs, train_process_model)}
+if name in own:
+    own[name](SimpleNamespace(params=parse_params(knobs, source="params.yaml"), is_first=True))
     sys.exit()
 for key in stage["params"]:
     value = knobs
@@ -51,7 +52,8 @@ for out in map(pathlib.Path, stage["outs"]):
 EVALUATIONS = {f"evaluate@{key}" for key in ("teacher", "base", "sft", "policy")}
 POLICY = {"train_policy", "evaluate@policy", "report"}
 PAIRS = {"sample_preferences", "train_reward_model", "select_policy_inputs", "report"}
-SFT = {"train_sft", "evaluate@sft"} | PAIRS | POLICY
+PROCESS = {"train_process_model", "select_policy_inputs"}
+SFT = {"train_sft", "evaluate@sft", "train_process_model"} | PAIRS | POLICY
 RESAMPLED = {"resample_data"} | SFT
 BASE = {"prepare_model", "evaluate@base"} | RESAMPLED
 VALIDATED = {"validate_data"} | BASE
@@ -63,7 +65,7 @@ RUN_AGAIN = {
     "agent": ALL,
     "model": BASE,  # the prepared model is another one
     "model.dtype": BASE | EVALUATIONS,  # a knob is declared for all items of a stage
-    "reward": EVALUATIONS | PAIRS | POLICY,
+    "reward": EVALUATIONS | PAIRS | PROCESS | POLICY,
     "generate_data": ALL,
     "validate_data": VALIDATED,
     "validate_data.max_quarantine_frac": ALL,
@@ -74,8 +76,9 @@ RUN_AGAIN = {
     "sample_preferences": PAIRS,
     "sample_preferences.edit_pairs": SFT | {"select_edits"},  # nobody knows yet that SFT's rows stay
     "train_reward_model": {"train_reward_model", "select_policy_inputs", "report"},
+    "train_process_model": PROCESS,  # nobody asked for it, which the plan cannot know
     "train_policy": POLICY,
-    "train_policy.algorithm": POLICY | {"select_policy_inputs"},
+    "train_policy.algorithm": POLICY | PROCESS,
     "train_policy.reward_model_weight": POLICY | {"select_policy_inputs"},
     "train_policy.start": POLICY | {"select_policy_inputs"},
     "train_policy.replay_buffer": POLICY | {"select_policy_inputs"},

@@ -33,6 +33,7 @@ from stages.sample_preferences import sample_preferences
 from stages.select_edits import select_edits
 from stages.select_policy_inputs import select_policy_inputs
 from stages.train_policy import train_policy
+from stages.train_process_model import train_process_model
 from stages.train_reward_model import train_reward_model
 from stages.train_sft import train_sft
 from tests.limits import limits_of
@@ -66,6 +67,15 @@ CHANGES = {
 SMALL = {
     "train_sft": {"max_steps": 4, "batch_size": 4, "eval_every_steps": 2},
     "train_reward_model": {"max_steps": 2, "batch_size": 4, "checkpoint_every_steps": 2, "holdout_frac": 0.5},
+    "train_process_model": {
+        "num_tasks": 6,
+        "samples_per_task": 2,
+        "branches_per_turn": 2,
+        "max_steps": 2,
+        "batch_size": 4,
+        "checkpoint_every_steps": 2,
+        "holdout_frac": 0.5,
+    },
     "train_policy": {"checkpoint_every_steps": 1},
 }
 ON_PAIRS = {  # each with its loss before the first step, where nobody has gained: -log(1/2), 1 - sigmoid(0)
@@ -110,6 +120,7 @@ def trained(content, qwen_folder, tmp_path_factory):  # noqa: F811
             train_sft,
             sample_preferences,
             train_reward_model,
+            train_process_model,
             select_policy_inputs,
             train_policy,
         ):
@@ -153,6 +164,33 @@ def test_the_reward_model_is_judged_beside_two_baselines_on_tasks_it_did_not_see
         "num_held_out_pairs",
     } <= set(summary)
     assert summary["num_held_out_tasks"] == 3
+
+
+def test_a_process_model_is_trained_where_credit_asks_for_it_and_else_nothing_is_played(
+    trained, content, tmp_path, monkeypatch
+):
+    summary, model = Path("reports/train_process_model/summary.json"), Path("data/models/process")
+    assert json.loads((trained / summary).read_text()) == {"is_asked": False}
+    assert [file.name for file in (trained / model).iterdir()] == ["not_asked.txt"]
+    assert not (trained / "data/policy_inputs/process_model").exists()
+    assert traced_of(trained, "train_process_model") == []
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    shutil.copytree(trained / "data", "data")
+    credit = {"type": "process_model", "weight": 1.0, "scale": {"type": "none"}}
+    knobs = content["train_policy"] | {"algorithm": ONLINE | {"credit": credit}, "reward_model_weight": 0.0}
+    params = parse_params(content | {"train_policy": knobs}, source="params.yaml")
+    for stage in (train_process_model, select_policy_inputs, train_policy):
+        stage(StageRun(stage.__name__, "", params, tmp_path / "checkpoints" / stage.__name__))
+
+    found = json.loads(summary.read_text())
+    assert (found["is_asked"], found["num_held_out_tasks"], found["num_episodes"]) == (True, 3, 12)
+    assert 0 < found["brier"] < 1
+    assert {"model", "labels", "first_call"} <= set(found["localisation"]) & set(found["error_propagation"])
+    copied = Path("data/policy_inputs/process_model/model.safetensors")
+    assert (model / "model.safetensors").read_bytes() == copied.read_bytes()
+    assert len(read_metrics(Path("reports/train_policy/metrics.jsonl"))) == 2
 
 
 def traced_of(trained, stage, steps=None):

@@ -8,7 +8,7 @@ pytestmark = [
     pytest.mark.xdist_group("resumable"),  # one worker makes what they share
 ]
 
-ALGORITHMS = ["sft", "online", "dpo", "kto", "orpo", "reward_model"]
+ALGORITHMS = ["sft", "online", "dpo", "kto", "orpo", "reward_model", "process_model"]
 LIKE_DPO = {"kto", "orpo"}  # one trainer writes their checkpoints: killed once each, with adapters
 DEATHS = [Death(after=2), Death(after=7), Death(in_save=4), Death(in_save=8), Death(asked=6)]
 KILLED = -signal.SIGKILL
@@ -23,7 +23,7 @@ def test_adapters_are_trained_alone_and_resume_to_the_same_bytes(algorithm, tmp_
     assert train(algorithm, tmp_path / "cut", is_adapted=True) == (0, expected)
     assert all("lora" in name or "score" in name for name in expected["changed"])
     assert any("lora_B" in name for name in expected["changed"])
-    if algorithm == "reward_model":
+    if algorithm in ("reward_model", "process_model"):
         assert any("score" in name for name in expected["changed"])
 
 

@@ -49,9 +49,11 @@ from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.trainer_state import TrainingInputs
 from posttrain.train.online.updates import Sample, batch_of
 from posttrain.train.pair_training import PairTraining
-from posttrain.train.params import TrainRewardModelParams, TrainSftParams
+from posttrain.train.params import TrainProcessModelParams, TrainRewardModelParams, TrainSftParams
 from posttrain.train.policy import in_phases
 from posttrain.train.policy_params import DpoParams, KtoParams, OrpoParams
+from posttrain.train.process_model import train_process_model
+from posttrain.train.process_model_quality import LabelledEpisode
 from posttrain.train.rejection_sampling.params import RejectionSamplingParams
 from posttrain.train.rejection_sampling.rounds import Learner, train_by_rejection_sampling
 from posttrain.train.resumable_trainer import METRICS, TrainingRun, open_run
@@ -126,7 +128,7 @@ def optimizer_params(changes, *, lr):
     return found.model_copy(update={"lr": own.get("lr", lr)})  # also one that is refused as a knob
 
 
-def run_online(run: TrainingRun, model, *, on_step=lambda *_: None, **changes):
+def run_online(run: TrainingRun, model, *, on_step=lambda *_: None, process_model=None, **changes):
     of_optimizer = optimizer_params(changes, lr=3e-2)
     values = yaml.safe_load(OnlineParams.example) | {
         "type": "online",
@@ -146,6 +148,7 @@ def run_online(run: TrainingRun, model, *, on_step=lambda *_: None, **changes):
         play_greedily=source.play_greedily,
         expert=expert_words,
         score_weights={"first": 0.5, "second": 0.5},
+        process_model=process_model,
     )
     train_online(
         model,
@@ -315,6 +318,26 @@ def run_reward_model(run: TrainingRun, model, **changes):
     )
 
 
+def labelled_words(count, seed=0):
+    """Random words; the label is the share of `a` so far, and of a first state there is none."""
+    model, rng = tiny_model(), np.random.default_rng(seed)
+    found = []
+    for number in range(count):
+        x, *given = rng.integers(4, 7, size=3).tolist()
+        ids = play_words(model, word_task(x, 9), number, given=given).trajectory.token_ids
+        played = replace(play_words(model, word_task(x, 9), number).trajectory, token_ids=ids)
+        is_a = [float(ids[place] == 4) for place in (4, 6)]
+        found.append(LabelledEpisode(played, np.array([np.nan, is_a[0], sum(is_a) / 2])))
+    return found
+
+
+def run_process_model(run: TrainingRun, model, **changes):
+    values = {"num_tasks": 2, "samples_per_task": 2, "branches_per_turn": 1, "temperature": 1.0, "holdout_frac": 0.5}
+    values |= {"max_steps": 12, "batch_size": 8, "lr": 1e-2, "checkpoint_every_steps": 4}
+    params = TrainProcessModelParams.model_validate(values | changes)
+    train_process_model(model, tiny_tokenizer(), episodes=labelled_words(60), params=params, seed=1, run=run)
+
+
 RUNS = {
     "sft": run_sft,
     "sft_on_wrong_dev": run_sft_on_wrong_dev,
@@ -326,6 +349,7 @@ RUNS = {
     "kto": run_kto,
     "orpo": run_orpo,
     "reward_model": run_reward_model,
+    "process_model": run_process_model,
 }
 
 
@@ -338,7 +362,7 @@ def run_here(algorithm, folder, model=None, *, progress=lambda *_: None, rows_at
 
 
 def make_model(algorithm, *, is_adapted):
-    if algorithm == "reward_model":
+    if algorithm in ("reward_model", "process_model"):
         return tiny_adapted_model("SEQ_CLS") if is_adapted else tiny_reward_model()
     return tiny_adapted_model() if is_adapted else tiny_model()
 

@@ -1,5 +1,5 @@
 """Advantages of a step's episodes, with what some methods need besides: entropies of the policy, a
-critic's values, or branches."""
+critic's values, branches, or a process reward model."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,14 +8,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from posttrain.models import distributed
+from posttrain.runtime.exits import ConfigurationError
 from posttrain.train.advantages.branch_values import BranchValueCredit
 from posttrain.train.advantages.credit import ByEntropy, EpisodeCredit, StepContext
 from posttrain.train.advantages.critic import Critic, explained_variance, targets_of
 from posttrain.train.advantages.gae import GaeCredit
-from posttrain.train.advantages.groups import EpisodeGroup, FloatArray, TaskHistory, TokenAdvantages
+from posttrain.train.advantages.groups import EpisodeGroup, FloatArray, TaskHistory, TokenAdvantages, TurnAdvantages
+from posttrain.train.advantages.process_model import ProcessModelCredit
 from posttrain.train.online.branches import PlayOn, play_branches
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.updates import Sample, by_place, own_micro_batches, score
+from posttrain.train.process_model import state_values
 
 
 class AdvantageEstimator:
@@ -34,10 +38,15 @@ class AdvantageEstimator:
         rows_at_once: int | None,
         seed: int,
         device: torch.device,
+        process_model: Any = None,
     ) -> None:
         self._params, self._score_weights, self._pad_id, self._seed = params, score_weights, pad_id, seed
         self._rows_at_once = rows_at_once
-        credit = params.credit
+        credit, self._process_model = params.credit, process_model
+        if isinstance(credit, ProcessModelCredit) and process_model is None:
+            raise ConfigurationError(
+                "credit is process_model and none was given: the stage train_process_model trains it"
+            )
         self._critic = Critic(learner, credit.critic, device=device) if isinstance(credit, GaeCredit) else None
         self.metrics: dict[str, float] = {"explained_variance": 0.0, "value_loss": 0.0}
         self.metrics |= {"branches_played": 0, "branches_lost": 0, "branch_tokens": 0}
@@ -56,6 +65,8 @@ class AdvantageEstimator:
                 values = branches.values
                 self.metrics |= {"branches_played": branches.num_played, "branches_lost": branches.num_lost}
                 self.metrics["branch_tokens"] = branches.num_tokens
+            elif isinstance(credit, ProcessModelCredit):
+                values = self._state_values(groups)
             found = credit.token_advantages(
                 members, StepContext(history, self._score_weights, entropies, values, **place)
             )
@@ -73,6 +84,13 @@ class AdvantageEstimator:
     def load(self, folder: Path) -> None:
         if self._critic is not None:
             self._critic.load(folder)
+
+    def _state_values(self, groups: Sequence[EpisodeGroup]) -> TurnAdvantages:
+        """Values before each turn by the process reward model."""
+        own = distributed.share_rows([one.trajectory for group in groups for one in group.members])
+        found = distributed.gather(state_values(self._process_model, own))
+        every = [values[:-1] for of_process in found for values in of_process]  # the last is behind the last turn
+        return _by_group(groups, dict(enumerate(every)))
 
     def _by_critic(self, groups: Sequence[EpisodeGroup], credit: GaeCredit) -> TokenAdvantages:
         assert self._critic is not None

@@ -47,6 +47,7 @@ class PolicyInputs:
     earlier: Sequence[ScoredEpisode] = ()
     reasoning_frac: float
     reward_model: Any = None
+    process_model: Any = None
     edits: Sequence[VerifiedEdit] = ()
     pairs: Callable[[], Sequence[Pair]] = tuple
     on_step: OnStep = lambda *_: None
@@ -113,6 +114,7 @@ def learn_online(
             demonstrations=codec.encode_rows(row.conversation for row in shown),
             expert=source.expert if traces is not None else None,
             score_weights=world.reward.weights,
+            process_model=inputs.process_model,
         ),
         params=algorithm,
         max_context_tokens=world.limits.max_context_tokens,

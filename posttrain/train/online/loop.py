@@ -73,6 +73,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
         rows_at_once=run.rows_at_once,
         seed=seed,
         device=accelerator.device,
+        process_model=inputs.process_model,
     )
     distributed.refuse_another_count(accelerator.num_processes)
     learner, prepared = accelerator.prepare(learner, optim)

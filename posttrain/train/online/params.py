@@ -12,6 +12,7 @@ from posttrain.train.advantages.baselines import BaselineParams, BatchMean, Virt
 from posttrain.train.advantages.branch_values import BranchValueCredit
 from posttrain.train.advantages.credit import Compared, EpisodeCredit, ImitationCredit
 from posttrain.train.advantages.gae import GaeCredit
+from posttrain.train.advantages.process_model import ProcessModelCredit
 from posttrain.train.advantages.returns import DiscountedCredit, StatesCredit
 from posttrain.train.advantages.scores import ScoresCredit
 from posttrain.train.advantages.turn_scores import TurnScoresCredit
@@ -31,6 +32,7 @@ CreditParams = Annotated[
     | StatesCredit
     | GaeCredit
     | BranchValueCredit
+    | ProcessModelCredit
     | ImitationCredit,
     Field(discriminator="type"),
 ]
@@ -166,9 +168,9 @@ class OnlineParams(Section):
                 "credit is branch_values and max_staleness 1: branches would be played by other weights than their "
                 "episodes; set max_staleness to 0"
             )
-        if isinstance(credit, BranchValueCredit) and refills:
+        if isinstance(credit, BranchValueCredit | ProcessModelCredit) and refills:
             yield (
-                f"credit is branch_values and sampling.max_refills {refills}: groups of equal rewards are learnt from, "
+                f"credit is {credit.type} and sampling.max_refills {refills}: groups of equal rewards are learnt from, "
                 "too; set max_refills to 0"
             )
         if isinstance(credit, EpisodeCredit) and credit.drop == "equal" and credit.equal_groups.type != "by_baseline":

@@ -40,7 +40,8 @@ OnStep = Callable[[int, Sequence[ScoredEpisode], Sequence[float]], None]
 class TrainingInputs:
     """`dev_tasks` are evaluated by `play_greedily`. `demonstrations`: rows whose loss is logged.
     `on_step` gets a step, its episodes and their mean advantages before the update. `expert`:
-    gives a number of an expert's traces of a task; None where none are replayed."""
+    gives a number of an expert's traces of a task; None where none are replayed. `process_model`:
+    what `credit` takes values from, where it does."""
 
     tasks: Sequence[Task]
     source: EpisodeSource
@@ -50,6 +51,7 @@ class TrainingInputs:
     play_greedily: Callable[[Sequence[Task]], Sequence[ScoredEpisode]] = lambda _: ()
     expert: ExpertTraces | None = None
     score_weights: Mapping[str, float] = field(default_factory=dict)
+    process_model: Any = None
 
 
 class TrainerState:

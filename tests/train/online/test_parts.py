@@ -212,6 +212,11 @@ def test_episodes_are_played_ahead_but_not_over_a_checkpoint_nor_plays_on_dev(tm
         (chosen("branches") | {"join": {"type": "best"}}, "branch_values and join best: values are of"),
         (chosen("branches") | {"max_staleness": 1}, "played by other weights than their episodes"),
         (chosen("branches") | {"sampling": {"order": {"type": "uniform"}, "max_refills": 2}}, "max_refills 2: groups"),
+        (
+            {"credit": {"type": "process_model", "weight": 1.0, "scale": {"type": "none"}}}
+            | {"sampling": {"order": {"type": "uniform"}, "max_refills": 2}},
+            "process_model and sampling.max_refills 2: groups",
+        ),
         ({"objective": {"type": "clip", "low": 0.2, "high": 0.2}}, "updates_per_step is 1"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import yaml
 from pydantic import ValidationError
-from tiny import tiny_model, tiny_tokenizer, word_task
+from tiny import tiny_model, tiny_reward_model, tiny_tokenizer, word_task
 from tiny_runs import DEMONSTRATIONS, digest_of
 
 from posttrain.models.params import OptimizerParams
@@ -189,6 +189,7 @@ def trained(folder, params, *, on_step=lambda _: None):
         play_greedily=source.play_greedily,
         expert=lambda task, count: [played(task, place) for place in range(count)],
         score_weights={"first": 0.5, "second": 0.5},
+        process_model=tiny_reward_model(),
     )
     with open_run(folder, progress=lambda step, *_: on_step(step), rows_at_once=6) as run:
         train_online(
