@@ -102,14 +102,16 @@ def auc(turns_N: FloatArray) -> float:
     return float((below + upto).mean() / 2 / len(negative))
 
 
-def auc_over_tasks(turns_P_N: Sequence[FloatArray]) -> list[float]:
+def auc_over_tasks(turns_P_N: Sequence[FloatArray]) -> list[float] | None:
     """The AUC over all turns, and its 95 % interval by a bootstrap over tasks: turns of one task
-    are no independent draws. A turn without a score counts in none."""
+    are no independent draws. None where all turns are true, or none; one without a score counts for
+    nothing."""
     known = [own[~np.isnan(own[:, 1])] for own in turns_P_N]
-    rng = np.random.default_rng(0)
-    draws = rng.integers(len(known), size=(NUM_RESAMPLES, len(known)))
+    if math.isnan(of_all := auc(np.concatenate(known))):
+        return None
+    draws = np.random.default_rng(0).integers(len(known), size=(NUM_RESAMPLES, len(known)))
     found = [auc(np.concatenate([known[place] for place in places])) for places in draws]
-    return [auc(np.concatenate(known)), *np.nanquantile(found, [0.025, 0.975]).tolist()]
+    return [of_all, *np.nanquantile(found, [0.025, 0.975]).tolist()]
 
 
 def reliability(values_N: FloatArray, labels_N: FloatArray) -> list[dict[str, float]]:

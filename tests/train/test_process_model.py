@@ -162,6 +162,7 @@ def test_the_interval_is_over_tasks():
     right, wrong = np.array([[1, 1.0], [0, 0.0]]), np.array([[1, 0.0], [0, 1.0]])
     assert auc_over_tasks([right, wrong]) == [0.5, 0.0, 1.0]
     assert auc_over_tasks([right, np.array([[0, NAN]])]) == [1.0, 1.0, 1.0]
+    assert auc_over_tasks([np.array([[1, 1.0]])]) is None
 
 
 def test_reliability_has_the_mean_value_and_label_of_each_bin():
