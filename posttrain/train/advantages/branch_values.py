@@ -15,9 +15,7 @@ from pydantic import Field
 
 from posttrain.evals.groups import are_equal
 from posttrain.runtime.knobs import Count, Section, SmallCount
-from posttrain.train.advantages.baselines import BatchStd, LeaveOneOut, StepRewards, Unscaled, root_mean_square
-from posttrain.train.advantages.credit import Credit, StepContext
-from posttrain.train.advantages.groups import FloatArray, Group, TokenAdvantages, Turn, TurnAdvantages
+from posttrain.train.advantages.groups import FloatArray, Group, TokenAdvantages, Turn
 
 BranchPoints = list[list[list[int]]]  # per group, per member: the turns, from 0, that branches begin with
 
@@ -69,7 +67,7 @@ class UncertainTurns(Section):
         return found
 
 
-class BranchValueCredit(Credit):
+class BranchValueCredit(ByValues):
     """A turn's advantage is by how much it changes the mean reward of playing on: of `branches`
     plays by the same weights from the beginning of each turn, or of the most uncertain ones. The
     branches are not trained on, and the tokens that they write count as generated."""
@@ -78,18 +76,16 @@ class BranchValueCredit(Credit):
     type: Literal["branch_values"]
     branches: SmallCount
     at: Annotated[EveryTurn | UncertainTurns, Field(discriminator="type")]
-    scale: Annotated[Unscaled | BatchStd, Field(discriminator="type")]
 
     def points(self, groups: Sequence[Group], entropies: TokenAdvantages | None) -> BranchPoints:
         """Turns that branches begin with; none in a group of fewer than two."""
         found = self.at.points(groups, entropies)
         return [of_group if len(of_group) > 1 else [[] for _ in of_group] for of_group in found]
 
-    def turn_advantages(self, groups: Sequence[Group], context: StepContext) -> TurnAdvantages:
+    def of_group(self, rewards_G: FloatArray, others_G: FloatArray, values_G: Sequence[FloatArray]) -> list[FloatArray]:
         """V_k+1 - V_k for the k-th of K turns. V_k is the mean reward of the branches at turn k,
         V_K+1 the episode's own, V_1 the mean of the group's other members: an episode of one turn
         has RLOO's advantage. Turns between two points share one difference, as one action.
-        `batch_std`: over the root mean square of all of the step's turns.
 
         Expected gradient, unscaled: J's, however few the branches are. V_k+1 is expected to be what
         the turn leads to, and V_k does not know what the turn does. Under the mean of the whole
@@ -101,18 +97,7 @@ class BranchValueCredit(Credit):
         Rewards 1 and 0; three turns of the first with values 1/4 and 3/4 before the second and the
         third: 1/4 - 0, 3/4 - 1/4, 1 - 3/4. Without the first of these values: 3/4, 3/4, 1/4.
         """
-        assert context.values is not None
-        found = [self._of_group(*both) for both in zip(groups, context.values, strict=True)]
-        numbers = np.concatenate([own for of_group in found if len(of_group) > 1 for own in of_group] or [np.zeros(0)])
-        divisor = self.scale.divisor(0.0, root_mean_square(numbers) if len(numbers) > 1 else 0.0)
-        return [[own / divisor for own in of_group] for of_group in found]
-
-    def _of_group(self, group: Group, values_G: Sequence[FloatArray]) -> list[FloatArray]:
-        rewards_G = group.rewards_G
-        if len(rewards_G) < 2:
-            return [np.zeros(len(turns)) for turns in group.turns_G]
-        firsts_G = LeaveOneOut(type="leave_one_out").of_group(rewards_G, StepRewards(rewards_G)).expected_G
-        both = zip(values_G, firsts_G.tolist(), rewards_G.tolist(), strict=True)
+        both = zip(values_G, others_G.tolist(), rewards_G.tolist(), strict=True)
         return [differences(values_K, first, reward) for values_K, first, reward in both]
 
 

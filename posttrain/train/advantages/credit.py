@@ -16,9 +16,12 @@ from posttrain.evals.groups import are_equal
 from posttrain.runtime.knobs import Section
 from posttrain.train.advantages.baselines import (
     BaselineParams,
+    BatchStd,
     Expected,
+    LeaveOneOut,
     ScaleParams,
     StepRewards,
+    Unscaled,
     deviation,
     root_mean_square,
 )
@@ -121,6 +124,32 @@ class Compared(Credit):
         found = self.baseline.of_group(group.rewards_G, step)
         # differences that are rounding alone would be blown up by their deviation
         return None if are_equal(np.append(group.rewards_G, found.expected_G)) else found
+
+
+class ByValues(Credit):
+    """Turns are credited by the values before them. `batch_std`: over the root mean square of all
+    of the step's turns."""
+
+    scale: Annotated[Unscaled | BatchStd, Field(discriminator="type")]
+
+    def turn_advantages(self, groups: Sequence[Group], context: StepContext) -> TurnAdvantages:
+        assert context.values is not None
+        found = []
+        for group, values_G in zip(groups, context.values, strict=True):
+            rewards_G = group.rewards_G
+            if len(rewards_G) < 2:
+                found.append([np.zeros(len(turns)) for turns in group.turns_G])
+                continue
+            others_G = LeaveOneOut(type="leave_one_out").of_group(rewards_G, StepRewards(rewards_G)).expected_G
+            found.append(self.of_group(rewards_G, others_G, values_G))
+        numbers = np.concatenate([own for of_group in found if len(of_group) > 1 for own in of_group] or [np.zeros(0)])
+        divisor = self.scale.divisor(0.0, root_mean_square(numbers) if len(numbers) > 1 else 0.0)
+        return [[own / divisor for own in of_group] for of_group in found]
+
+    def of_group(self, rewards_G: FloatArray, others_G: FloatArray, values_G: Sequence[FloatArray]) -> list[FloatArray]:
+        """For each of a group's G members a number for each of its K turns, unscaled, by its
+        reward, the mean reward of the others, and the values (K,) before its turns."""
+        raise NotImplementedError
 
 
 class ByBaseline(Section):

@@ -12,25 +12,23 @@ import numpy as np
 from pydantic import Field
 
 from posttrain.evals.groups import are_equal
-from posttrain.train.advantages.baselines import BatchStd, LeaveOneOut, StepRewards, Unscaled, root_mean_square
-from posttrain.train.advantages.credit import Credit, StepContext
-from posttrain.train.advantages.groups import FloatArray, Group, TurnAdvantages
+from posttrain.train.advantages.credit import ByValues
+from posttrain.train.advantages.groups import FloatArray
 
 
-class ProcessModelCredit(Credit):
+class ProcessModelCredit(ByValues):
     """A turn's advantage is the episode's reward and `weight` times the step rewards from that turn
     on, less what the group expects of both."""
 
     example: ClassVar[str] = "{weight: 1.0, scale: {type: batch_std, floor: 1.0e-4}}"
     type: Literal["process_model"]
     weight: Annotated[float, Field(ge=0)]
-    scale: Annotated[Unscaled | BatchStd, Field(discriminator="type")]
 
-    def turn_advantages(self, groups: Sequence[Group], context: StepContext) -> TurnAdvantages:
+    def of_group(self, rewards_G: FloatArray, others_G: FloatArray, values_G: Sequence[FloatArray]) -> list[FloatArray]:
         """D - w (V_k - V_1) for the k-th turn: w is the weight, D the reward less the mean of the
         group's other members, and -w V_k the step rewards to come, of which -w V_1 was expected.
         At weight 0 all turns have D. A turn behind which nothing is lost or won any more has about
-        0 at weight 1. `batch_std`: over the root mean square of all of the step's turns.
+        0 at weight 1.
 
         Expected gradient, unscaled: J's, without a bias whatever the model says and at any weight,
         as V_k does not know what the turn does. What a bad model costs is variance: a turn before
@@ -39,17 +37,6 @@ class ProcessModelCredit(Credit):
         Reward 1 where the others earned 1/2; values 1/2, 1/4, 3/4 before three turns: 1/2, 3/4,
         1/4 at weight 1; 1/2, 5/8, 3/8 at 1/2.
         """
-        assert context.values is not None
-        found = [self._of_group(*both) for both in zip(groups, context.values, strict=True)]
-        numbers = np.concatenate([own for of_group in found if len(of_group) > 1 for own in of_group] or [np.zeros(0)])
-        divisor = self.scale.divisor(0.0, root_mean_square(numbers) if len(numbers) > 1 else 0.0)
-        return [[own / divisor for own in of_group] for of_group in found]
-
-    def _of_group(self, group: Group, values_G: Sequence[FloatArray]) -> list[FloatArray]:
-        rewards_G = group.rewards_G
-        if len(rewards_G) < 2:
-            return [np.zeros(len(turns)) for turns in group.turns_G]
-        others_G = LeaveOneOut(type="leave_one_out").of_group(rewards_G, StepRewards(rewards_G)).expected_G
         outcomes_G = np.zeros(len(rewards_G)) if are_equal(rewards_G) else rewards_G - others_G
         both = zip(outcomes_G.tolist(), values_G, strict=True)
         return [outcome - self.weight * (values_K - values_K[:1]) for outcome, values_K in both]
