@@ -15,6 +15,7 @@ from pydantic import Field
 
 from posttrain.evals.groups import are_equal
 from posttrain.runtime.knobs import Count, Section, SmallCount
+from posttrain.train.advantages.credit import ByValues
 from posttrain.train.advantages.groups import FloatArray, Group, TokenAdvantages, Turn
 
 BranchPoints = list[list[list[int]]]  # per group, per member: the turns, from 0, that branches begin with
