@@ -10,20 +10,7 @@ import numpy as np
 
 from posttrain.data.files import write_json
 from posttrain.data.schemas import read_tasks
-from posttrain.models.codec import ChatCodec
-from posttrain.models.loading import load_codec, load_model
 from posttrain.provenance.runner import StageRun, run_stage
-from posttrain.rollout.episode_sampler import ScoredWorld, sample_groups
-from posttrain.traces.values import traced
-from posttrain.traces.writer import open_traces
-from posttrain.tracking.wandb_sink import wandb_sinks
-from posttrain.train.process_model import label_states, state_values
-from posttrain.train.process_model import train_process_model as train
-from posttrain.train.process_model_quality import LabelledEpisode, judge
-from posttrain.train.resumable_trainer import open_run
-from posttrain.train.reward_model import new_reward_model
-from posttrain.train.trainable import save_trained
-from posttrain.worlds.protocol import ExpertDomain
 
 SFT = Path("data/models/sft")
 MODEL = Path("data/models/process")
@@ -42,43 +29,52 @@ def train_process_model(run: StageRun) -> None:
 
 
 def _train(run: StageRun) -> None:
-    params, settings = run.params, run.params.train_process_model
+    # here, as torch and its friends take seconds that a run without such credit need not wait for
+    from posttrain.models.loading import load_codec, load_model
+    from posttrain.rollout.episode_sampler import ScoredWorld, sample_groups
+    from posttrain.traces.values import traced
+    from posttrain.traces.writer import open_traces
+    from posttrain.tracking.wandb_sink import wandb_sinks
+    from posttrain.train.process_model import label_states, state_values
+    from posttrain.train.process_model import train_process_model as train
+    from posttrain.train.process_model_quality import judge
+    from posttrain.train.resumable_trainer import open_run
+    from posttrain.train.reward_model import new_reward_model
+    from posttrain.train.trainable import save_trained
+    from posttrain.worlds.protocol import ExpertDomain
+
+    params, settings, seed = run.params, run.params.train_process_model, run.params.seed
     world, codec = ScoredWorld.of(params.world, params.reward, params.agent), load_codec(SFT)
+    tasks = read_tasks(Path("data/raw/tasks.parquet"), "rl")[: settings.num_tasks]
+    player = load_model(SFT, dtype=params.model.dtype)
+    sampler = world.sampler(player, codec, temperature=settings.temperature)
     # before the run is opened: a signal ends the plays at once, and they are the same the next time
-    episodes, num_tokens = _label(run, world, codec)
-    num_held_out = min(max(round(settings.holdout_frac * len(episodes)), 1), len(episodes) - 1)
-    drawn = np.random.default_rng(params.seed).permutation(len(episodes))[:num_held_out]
+    with open_traces(run.full_name, key=run.key, params=params) as record:
+        played, plays = sample_groups(sampler, tasks, num_samples=settings.samples_per_task, seed=seed)
+        record(traced(played, plays))
+    episodes, num_tokens = label_states(sampler, tasks, played, branches=settings.branches_per_turn, seed=seed)
+    num_held_out = min(max(round(settings.holdout_frac * len(tasks)), 1), len(tasks) - 1)
+    drawn = np.random.default_rng(seed).permutation(len(tasks))[:num_held_out]
     seen = [one for place, of_task in enumerate(episodes) if place not in drawn for one in of_task]
     held_out = [episodes[place] for place in sorted(drawn)]
-    model = new_reward_model(SFT, params.model, seed=params.seed)
+    model = new_reward_model(SFT, params.model, seed=seed)
     with open_run(
         run.checkpoint_dir,
         sinks=wandb_sinks(run, run.checkpoint_dir),
         progress=run.progress,
         rows_at_once=params.model.rows_at_once,
     ) as training:
-        train(model, codec.tokenizer, episodes=seen, params=settings, seed=params.seed, run=training)
+        train(model, codec.tokenizer, episodes=seen, params=settings, seed=seed, run=training)
     model.eval()
     values = [state_values(model, [one.trajectory for one in of_task]) for of_task in held_out]
     summary: dict[str, Any] = {
         "is_asked": True,
         "num_episodes": sum(map(len, episodes)),
-        "episode_tokens": sum(sum(one.trajectory.mask) for of_task in episodes for one in of_task),
+        "episode_tokens": sum(sum(one.mask) for one in played),
         "branch_tokens": num_tokens,
     }
     write_json(SUMMARY, summary | judge(held_out, values, has_expert=isinstance(world.domain, ExpertDomain)))
     save_trained(model, codec.tokenizer, MODEL)
-
-
-def _label(run: StageRun, world: ScoredWorld, codec: ChatCodec) -> tuple[list[list[LabelledEpisode]], int]:
-    params, settings = run.params, run.params.train_process_model
-    tasks = read_tasks(Path("data/raw/tasks.parquet"), "rl")[: settings.num_tasks]
-    model = load_model(SFT, dtype=params.model.dtype)
-    sampler = world.sampler(model, codec, temperature=settings.temperature)
-    with open_traces(run.full_name, key=run.key, params=params) as record:
-        played, plays = sample_groups(sampler, tasks, num_samples=settings.samples_per_task, seed=params.seed)
-        record(traced(played, plays))
-    return label_states(sampler, tasks, played, branches=settings.branches_per_turn, seed=params.seed)
 
 
 if __name__ == "__main__":
