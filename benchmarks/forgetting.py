@@ -34,7 +34,7 @@ from posttrain.types import Task
 from posttrain.worlds.catalog import require_expert
 
 BASE = Path("data/models/base")
-A_STEPS, B_STEPS = 300, 100
+A_STEPS = 300
 EWC = [1e2, 1e3]
 CHOSEN_ON = 1  # seed
 MEASURES = {"a_before": "A before", "a": "A after", "b_before": "B before", "b": "B after", "kl": "KL on B"}
@@ -43,8 +43,8 @@ MEASURES = {"a_before": "A before", "a": "A after", "b_before": "B before", "b":
 class Experiment:
     """One seed: the policy that has learnt A, and what it is judged on."""
 
-    def __init__(self, kinds: Sequence[str], seed: int, lr: float) -> None:
-        self.params, self.seed, self.lr = load_params(Path("params.yaml")), seed, lr
+    def __init__(self, kinds: Sequence[str], seed: int, *, lr: float, num_steps: int) -> None:
+        self.params, self.seed, self.of_b = load_params(Path("params.yaml")), seed, {"max_steps": num_steps, "lr": lr}
         self.world = ScoredWorld.of(self.params.world, self.params.reward, self.params.agent)
         self.codec = load_codec(BASE)
         rows = read_trajectories(Path("data/resampled/demonstrations.parquet"))
@@ -64,7 +64,7 @@ class Experiment:
         model = self._copy(self.first)
         ewc = ewc_of(model, self.rows[0], ewc_weight, seed=self.seed) if ewc_weight else None
         shares = {"A": replay_frac, "B": 1 - replay_frac}
-        self._learn(model, shares, ewc, max_steps=B_STEPS, lr=self.lr, **knobs)
+        self._learn(model, shares, ewc, **self.of_b, **knobs)
         (a_before, b_before), (a, b) = self.before, self._successes(model)
         kl = forward_kl(self.first, model, self.dev)
         return {"a_before": a_before, "a": a, "b_before": b_before, "b": b, "kl": kl}
@@ -134,6 +134,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3, 4, 5])
     parser.add_argument("--kinds", nargs=2, default=["tool_selection", "timing_decision"], metavar=("A", "B"))
     parser.add_argument("--lr", type=float, default=2e-3, help="of learning B")
+    parser.add_argument("--steps", type=int, default=100, help="of learning B")
     parser.add_argument("--ewc", type=float, nargs="*", default=EWC, help="weights")
     given = parser.parse_args()
     limit_threads(choose_num_threads())
@@ -145,7 +146,7 @@ def main() -> None:
     }
     seeds: dict[int, dict[str, dict[str, float]]] = {}
     for seed in given.seeds:
-        one, seeds[seed] = Experiment(given.kinds, seed, given.lr), {}
+        one, seeds[seed] = Experiment(given.kinds, seed, lr=given.lr, num_steps=given.steps), {}
         for name, knobs in arms.items():
             seeds[seed][name] = one.arm(**knobs)
             print(json.dumps({"seed": seed, "arm": name, **seeds[seed][name]}), flush=True)

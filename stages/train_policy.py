@@ -63,7 +63,7 @@ def train_policy(run: StageRun) -> None:
 
 def _inputs(params: Params, replayed: Sequence[ScoredEpisode], record: Record) -> PolicyInputs:
     tasks = read_tasks(TASKS, "rl")
-    part = params.train_policy.tasks
+    part = params.train_policy.task_part
     task_of = {task.task_id: task for task in tasks}
     resampled = read_trajectories(RESAMPLED)
 

@@ -23,7 +23,7 @@ from posttrain.runtime.exits import ConfigurationError
 from posttrain.tracking.metrics_log import MetricValue
 
 DEV = "dev_strict_success"
-START, TASKS = "train_policy.start", "train_policy.tasks"
+START, TASKS = "train_policy.start", "train_policy.task_part"
 Curve = list[tuple[float, float]]  # generated tokens, strict success on dev
 
 

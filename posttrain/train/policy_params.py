@@ -102,14 +102,14 @@ class TaskPart(Section):
 class TrainPolicyParams(OptimizerParams):
     """`start`: the model that training begins from, that of SFT or the policy of an earlier run in
     `data/earlier_run`. `replay_buffer`: episodes that were learnt from are left for a later run,
-    and those of an earlier one are learnt again. `tasks`: a part of the rl tasks; null is all."""
+    and those of an earlier one are learnt again. `task_part`: of the rl tasks; null is all."""
 
     algorithm: Annotated[
         OnlineParams | RejectionSamplingParams | PairParams | PhasesParams, Field(discriminator="type")
     ]
     start: Literal["sft", "earlier_run"]
     replay_buffer: ReplayBufferParams | None
-    tasks: TaskPart | None
+    task_part: TaskPart | None
     reward_model_weight: Annotated[float, Field(ge=0)]
     checkpoint_every_steps: Count
     on_alarm: Literal["warn", "stop"]

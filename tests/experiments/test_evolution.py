@@ -43,7 +43,7 @@ def test_a_round_begins_from_the_one_before_on_its_own_part_of_the_tasks(evoluti
         for seed in (1, 2)
     }
     knobs = [found[f"better-round{number}-seed1"].knobs for number in (1, 2)]
-    assert [one["train_policy.tasks"] for one in knobs] == [{"part": 1, "of": 3}, {"part": 2, "of": 3}]
+    assert [one["train_policy.task_part"] for one in knobs] == [{"part": 1, "of": 3}, {"part": 2, "of": 3}]
     assert [one["train_policy.start"] for one in knobs] == ["sft", "earlier_run"]
     assert len(evolution.chosen(params, [7])[1]) == 4
 
@@ -71,8 +71,8 @@ def test_another_file_is_refused(text, why, tmp_path):
 
 
 def test_the_tasks_of_a_round_are_no_knob_of_the_file(params):
-    given = Evolution(name="a", rounds=2, round={"train_policy.tasks": {"part": 1, "of": 2}})
-    with pytest.raises(ConfigurationError, match=r"train_policy\.tasks is set by the rounds"):
+    given = Evolution(name="a", rounds=2, round={"train_policy.task_part": {"part": 1, "of": 2}})
+    with pytest.raises(ConfigurationError, match=r"train_policy\.task_part is set by the rounds"):
         given.chosen(params)
 
 

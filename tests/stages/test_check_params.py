@@ -54,8 +54,8 @@ def harbour(): ...
 """
 LORA = {"type": "lora", "r": 4, "alpha": 8, "dropout": 0.0, "target_modules": ["q_prj", "v_proj"]}
 SOURCE = {"type": "import", "format": "openai", "path": "data/imported/ours.jsonl", "stop_tools": [], "dev_frac": 0.0}
-WORLD_STAGES = {"generate_data", "resample_data", "train_sft", "sample_preferences", "train_policy", "evaluate"}
-SCORE_STAGES = {"sample_preferences", "train_policy", "evaluate"}
+SCORE_STAGES = {"sample_preferences", "train_process_model", "train_policy", "evaluate"}
+WORLD_STAGES = {"generate_data", "resample_data", "train_sft"} | SCORE_STAGES
 OUTPUT = "params.yaml has known keys, values in range and no contradiction.\n"
 
 Check = Callable[..., list[Problem]]
@@ -152,7 +152,7 @@ def test_code_of_ones_own_is_a_dep_of_every_stage_that_would_run_it_and_of_the_c
     write("ours/scores.py", SCORE)
     (problem,) = check(reward=extra("ours.scores:brevity"))
     assert (problem.key, problem.kind) == ("reward.extra", "undeclared")
-    wanted = "ours/scores.py, which is not among the deps of check_params, sample_preferences, train_policy, evaluate"
+    wanted = "ours/scores.py, which is not among the deps of check_params, sample_preferences, train_process_model, train_policy, evaluate"
     assert wanted in problem.reason
     declare(graph, "ours", SCORE_STAGES)
     (problem,) = check(reward=extra("ours.scores:brevity"))
