@@ -152,7 +152,8 @@ def test_code_of_ones_own_is_a_dep_of_every_stage_that_would_run_it_and_of_the_c
     write("ours/scores.py", SCORE)
     (problem,) = check(reward=extra("ours.scores:brevity"))
     assert (problem.key, problem.kind) == ("reward.extra", "undeclared")
-    wanted = "ours/scores.py, which is not among the deps of check_params, sample_preferences, train_process_model, train_policy, evaluate"
+    stages = "check_params, sample_preferences, train_process_model, train_policy, evaluate"
+    wanted = f"ours/scores.py, which is not among the deps of {stages}"
     assert wanted in problem.reason
     declare(graph, "ours", SCORE_STAGES)
     (problem,) = check(reward=extra("ours.scores:brevity"))
