@@ -47,7 +47,8 @@ def start_over(root: Path) -> tuple[subprocess.Popen[str], int]:
     process = subprocess.Popen(
         ["dvc", *AGAIN], cwd=root, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True
     )
-    wait_until(lambda: any(root.glob(".posttrain/checkpoints/train_sft/*/checkpoint-*/COMPLETE")))
+    is_sealed = lambda: any(root.glob(".posttrain/checkpoints/train_sft/*/checkpoint-*/COMPLETE"))  # noqa: E731
+    wait_until(is_sealed, limit_s=240.0, what="the first checkpoint")
     return process, int((root / ".posttrain" / "locks" / "train_sft.lock").read_text())
 
 
