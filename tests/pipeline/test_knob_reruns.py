@@ -52,7 +52,7 @@ for out in map(pathlib.Path, stage["outs"]):
 EVALUATIONS = {f"evaluate@{key}" for key in ("teacher", "base", "sft", "policy")}
 POLICY = {"train_policy", "evaluate@policy", "report"}
 PAIRS = {"sample_preferences", "train_reward_model", "select_policy_inputs", "report"}
-PROCESS = {"train_process_model", "select_policy_inputs"}
+PROCESS = {"train_process_model", "select_policy_inputs", "report"}
 SFT = {"train_sft", "evaluate@sft", "train_process_model"} | PAIRS | POLICY
 RESAMPLED = {"resample_data"} | SFT
 BASE = {"prepare_model", "evaluate@base"} | RESAMPLED
