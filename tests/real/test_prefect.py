@@ -55,7 +55,7 @@ def test_everything_is_deployed_on_loopback_and_deploying_again_changes_nothing(
     deployments, pools, automations = on_server()
     assert pools == {"posttrain-process": ("process", None), "posttrain-kubernetes": ("kubernetes", 1)}
     assert set(deployments) == {
-        f"{name}{kind}" for name in ("", "nightly-", "experiments-") for kind in ("process", "kubernetes")
+        f"{name}{kind}" for name in ("", "nightly-", "experiments-", "evolve-") for kind in ("process", "kubernetes")
     }
     [schedule] = deployments["nightly-process"]["schedules"]
     assert (schedule["active"], schedule["schedule"]["timezone"]) == (True, "UTC")
