@@ -67,9 +67,9 @@ class Small:
 
     def run(self) -> None:
         """Up to the end; once more where Prefect lost a task, of which it says that it is pending."""
-        for _ in range(2):
+        for _try in range(2):
             process = self.start()
-            said, _ = process.communicate()
+            said = process.communicate()[0]
             if "neither ran nor failed" not in said:
                 break
         assert process.returncode == 0, said
