@@ -66,7 +66,7 @@ class Small:
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **how)
 
     def run(self) -> None:
-        """Up to the end; once more where Prefect lost a task, of which it says that it is pending."""
+        """Up to the end; once more where Prefect lost a task, which stays pending."""
         for _try in range(2):
             process = self.start()
             said = process.communicate()[0]
