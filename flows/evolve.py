@@ -30,7 +30,7 @@ from flows.experiments import folder_of, is_done, record, run_variants, total_st
 from flows.local_server import with_server
 from posttrain.experiments.branches import PARAMS, check_branches
 from posttrain.experiments.evolution import DEV, Curve, Evolution, dev_curve, read_evolution, rounds_markdown
-from posttrain.experiments.plan import Plan, Variant
+from posttrain.experiments.plan import Variant
 from posttrain.experiments.record import read_arm, record_file
 from posttrain.pipeline.git import file_at
 from posttrain.report.arms import Arm
@@ -66,7 +66,9 @@ def evolve(file: str, seeds: list[int] | None = None, num_beside: int = 2) -> St
         came_out = run([name], going)
         if not came_out.is_completed():
             break
-        rounds.append([_arm(root, plan, by_override[name][seed]) for seed in going])
+        rounds.append(
+            [read_arm(folder_of(root, one), plan, one) for one in (by_override[name][seed] for seed in going)]
+        )
         going = [seed for seed in going if _goes_on(evolution, rounds, seed)]
     done = [one for one in chosen if is_done(ended.get(one.name))]
     text = record(root, plan, done) + "\n" + rounds_markdown(rounds, _curves(root, evolution, by_override, ended))
@@ -74,10 +76,6 @@ def evolve(file: str, seeds: list[int] | None = None, num_beside: int = 2) -> St
     get_run_logger().info("%s", text)
     create_markdown_artifact(text, key="rounds", description="what each round came to")
     return came_out
-
-
-def _arm(root: Path, plan: Plan, variant: Variant) -> Arm:
-    return read_arm(folder_of(root, variant), plan, variant)
 
 
 def _goes_on(evolution: Evolution, rounds: Sequence[Sequence[Arm]], seed: int) -> bool:

@@ -47,8 +47,8 @@ class Evolution(Given):
 
     def plan(self) -> Plan:
         """The plan of all rounds and of what is beside them."""
-        if taken := {TASKS} & {*self.knobs, *self.round}:
-            raise ConfigurationError(f"{taken.pop()} is set by the rounds themselves: leave it out")
+        if TASKS in {*self.knobs, *self.round}:
+            raise ConfigurationError(f"{TASKS} is set by the rounds themselves: leave it out")
         rounds = [
             Override(
                 name=f"round{number}",

@@ -34,8 +34,7 @@ def reflect_and_retry(
     prompt: str,
 ) -> tuple[list[ScoredEpisode], list[ScoredEpisode]]:
     """For each failed episode a reflection, which the user's `prompt` asks for, and a retry as
-    `distilled` gives it. `play` gives an episode of each task in worlds
-    of a `RetryDomain`."""
+    `distilled` gives it. `play` gives an episode of each task in worlds of a `RetryDomain`."""
     if not failed:
         return [], []
     asked = [Message("user", prompt)]

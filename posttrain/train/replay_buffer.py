@@ -6,6 +6,7 @@ the next.
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,9 +32,7 @@ def merged(
     u is the same in every run, a buffer of a buffer is one of all episodes. Weights: 1, or 1 / k
     for each of k episodes of a task."""
     found = list({(one.trajectory.task_id, one.trajectory.seed): one for one in (*earlier, *own)}.items())
-    of_task: dict[str, int] = {}
-    for (task_id, _), _ in found:
-        of_task[task_id] = of_task.get(task_id, 0) + 1
+    of_task = Counter(task_id for (task_id, _), _ in found)
 
     def key(place: tuple[str, int]) -> float:
         digest = hashlib.sha256(f"{place[0]}\0{place[1]}".encode()).digest()

@@ -158,7 +158,7 @@ def test_the_auc_counts_pairs_in_the_right_order():
 
 
 def test_the_interval_is_over_tasks():
-    """Of a task that is right and one that is wrong any draw may have either alone."""
+    """A bootstrap over two tasks, one right and one wrong, may draw either one alone."""
     right, wrong = np.array([[1, 1.0], [0, 0.0]]), np.array([[1, 0.0], [0, 1.0]])
     assert auc_over_tasks([right, wrong]) == [0.5, 0.0, 1.0]
     assert auc_over_tasks([right, np.array([[0, NAN]])]) == [1.0, 1.0, 1.0]
