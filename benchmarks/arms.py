@@ -60,6 +60,7 @@ SMALL: dict[str, Any] = {
     "train_reward_model.max_steps": 4,
     "train_reward_model.batch_size": 4,
     "train_reward_model.checkpoint_every_steps": 2,
+    "train_policy.begin_with": None,
     "train_policy.algorithm": {
         "type": "online",
         "max_steps": 2,

@@ -35,6 +35,7 @@ ONE_STEP: dict[str, Any] = {
     "sample_preferences.num_tasks": 16,
     "train_sft.max_steps": 2,
     "train_sft.eval_every_steps": 2,
+    "train_policy.begin_with": None,
     "train_policy.algorithm.max_steps": 1,
     "train_policy.algorithm.dev": {"every_steps": 1, "num_tasks": 2, "keep": "last"},
     "train_policy.checkpoint_every_steps": 1,

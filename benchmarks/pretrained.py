@@ -84,6 +84,7 @@ KNOBS: dict[str, Any] = {
     "train_reward_model.batch_size": 4,
     "train_reward_model.lr": 1.0e-4,
     "train_reward_model.checkpoint_every_steps": 4,
+    "train_policy.begin_with": None,
     "train_policy.algorithm.max_steps": 2,
     "train_policy.algorithm.tasks_per_step": 8,
     "train_policy.algorithm.group_size": 4,

@@ -23,7 +23,13 @@ def asked(path: Path, changes: dict[str, object]) -> Params:
     content = read_knobs(path.read_bytes(), source=str(path))
     credit = {"type": "process_model", **read_knobs(ProcessModelCredit.example, source="the example")}
     knobs = {f"train_process_model.{key}": value for key, value in changes.items()}
-    list(set_knobs(content, {"train_policy.algorithm.credit": credit, **knobs}, source="the benchmark"))
+    list(
+        set_knobs(
+            content,
+            {"train_policy.begin_with": None, "train_policy.algorithm.credit": credit, **knobs},
+            source="the benchmark",
+        )
+    )
     return parse_params(content, source=str(path))
 
 

@@ -31,6 +31,7 @@ KNOWN: dict[str, Any] = {
     "sample_preferences": {"num_tasks": 256, "num_samples": 8},
     "train_reward_model": {"max_steps": 24, "holdout_frac": 0.2, "checkpoint_every_steps": 12},
     "train_policy": {
+        "begin_with": None,
         "algorithm": {"type": "online", **yaml.safe_load(OnlineParams.example)},
         "reward_model_weight": 0.0,
         "checkpoint_every_steps": 22,

@@ -26,6 +26,7 @@ TINY = {
     "train_sft.batch_size": 4,
     "train_sft.eval_every_steps": 2,
     "sample_preferences.num_tasks": 8,
+    "train_policy.begin_with": None,
     "train_policy.algorithm.max_steps": 1,
     "train_policy.algorithm.tasks_per_step": 2,
     "train_policy.algorithm.group_size": 2,

@@ -18,6 +18,7 @@ OWN: dict[str, Any] = {  # what takes the time on a card are the launches of so 
     "model.dtype": "bfloat16",
     "train_sft.max_steps": 100,
     "train_sft.eval_every_steps": 100,
+    "train_policy.begin_with": None,
     "train_policy.algorithm.max_steps": 6,
     "train_policy.algorithm.group_size": 8,
     "world.num_rl_tasks": 48,

@@ -50,4 +50,5 @@ def _algorithm(kind: str) -> list[str]:
     if kind not in sections:
         return []
     example = sections[kind].example.removeprefix("{")
-    return [f"train_policy.algorithm={{type: {kind}, {example}", "train_policy.reward_model_weight=0.0"]
+    chosen = f"train_policy.algorithm={{type: {kind}, {example}"
+    return [chosen, "train_policy.begin_with=null", "train_policy.reward_model_weight=0.0"]

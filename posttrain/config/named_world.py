@@ -56,6 +56,7 @@ def knobs_for_world(
         content["world"], content["agent"] = section_of(name, None).model_dump(mode="json"), DEFAULT_AGENT
         content["evaluate"]["by"] = content["resample_data"]["cells"] = []
         content["train_sft"]["label_weights"] = {}
+        content["train_policy"]["begin_with"] = None  # which needs successes
         _fit_to_tasks(content, content["world"]["num_rl_tasks"])
     list(set_knobs(content, knobs, source="your setting"))
     return parse_params(content, source=f"{file} with these settings"), is_named

@@ -55,7 +55,7 @@ def read_arm(tree: Path, plan: Plan, variant: Variant) -> Arm:
     if sft is None:
         raise DataError(f"{variant.name}: dvc.lock does not say which SFT model it began from")
     training = None
-    if "policy" in evaluated and knobs.get(f"{_TRAINING}.algorithm.type") in ("online", "rejection_sampling", "phases"):
+    if "policy" in evaluated and knobs.get(f"{_TRAINING}.algorithm.type") in ("online", "rejection_sampling"):
         metrics = read_metrics(tree / "reports" / _TRAINING / "metrics.jsonl")
         seconds = costs[_TRAINING].all_s if _TRAINING in costs else None
         training = training_of(metrics, group_size=_group_size(knobs), seconds=seconds)
@@ -160,9 +160,8 @@ def training_of(
 
 
 def _group_size(knobs: Mapping[str, Any]) -> int:
-    """Episodes of a group of the online phase; 0 where there is none."""
-    sizes = [int(one.get("group_size", 0)) for one in knobs.get(f"{_TRAINING}.algorithm.phases", ())]
-    return max([int(knobs.get(f"{_TRAINING}.algorithm.group_size", 0)), *sizes])
+    """Episodes of a group of online training; 0 where there is none."""
+    return int(knobs.get(f"{_TRAINING}.algorithm.group_size", 0))
 
 
 def _number(line: Mapping[str, Any], key: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Trains a policy by the algorithm that the knobs name, or by several one after another."""
+"""Trains a policy by the algorithm that the knobs name, or by two one after the other."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from posttrain.models.codec import ChatCodec
 from posttrain.train.on_pairs import learn_from_pairs
 from posttrain.train.online.learning import PolicyInputs, learn_by_rejection_sampling, learn_online
 from posttrain.train.online.params import OnlineParams
-from posttrain.train.policy_params import Phase, PhasesParams, TrainPolicyParams
+from posttrain.train.policy_params import Phase, TrainPolicyParams
 from posttrain.train.rejection_sampling.params import RejectionSamplingParams
 from posttrain.train.resumable_trainer import TrainingRun, open_part
 from posttrain.types import ScoredEpisode
@@ -30,7 +30,7 @@ def learn_policy(
             case _:
                 learn_from_pairs(model, codec, inputs.pairs(), algorithm, run=run, **how)
 
-    if isinstance(params.algorithm, PhasesParams):
+    if params.begin_with:
         in_phases(params.phases, learn, run)
     else:
         learn(params.algorithm, run)

@@ -18,7 +18,13 @@ REWARD_MODEL = FOLDER / "reward_model"
 PROCESS_MODEL, START, REPLAYED = FOLDER / "process_model", FOLDER / "start", FOLDER / "replayed.parquet"
 EARLIER_RUN = Path("data/earlier_run")
 EARLIER_POLICY, EARLIER_EPISODES = EARLIER_RUN / "policy", EARLIER_RUN / "episodes.parquet"
-KNOBS = ("algorithm", "reward_model_weight", "start", "replay_buffer")  # of train_policy, that the stage has
+KNOBS = (
+    "begin_with",
+    "algorithm",
+    "reward_model_weight",
+    "start",
+    "replay_buffer",
+)  # of train_policy, that the stage has
 _PAIRS, _REWARD_MODEL = Path("data/preferences/pairs.parquet"), Path("data/models/reward")
 _PROCESS_MODEL = Path("data/models/process")
 
@@ -62,6 +68,4 @@ def _reads_process_model(phases: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _phases(knobs: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    algorithm = knobs["train_policy.algorithm"]
-    found: list[Mapping[str, Any]] = algorithm.get("phases", [algorithm])
-    return found
+    return [one for name in ("begin_with", "algorithm") if (one := knobs[f"train_policy.{name}"])]

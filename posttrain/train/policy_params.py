@@ -1,4 +1,4 @@
-"""Knobs of the section `train_policy`: the algorithm or phases of several, the optimizer and the
+"""Knobs of the section `train_policy`: the algorithm and one before it, the optimizer and the
 health alarms."""
 
 from collections.abc import Sequence
@@ -61,18 +61,6 @@ PairParams = DpoParams | KtoParams | OrpoParams
 Phase = Annotated[OnlineParams | RejectionSamplingParams | PairParams, Field(discriminator="type")]
 
 
-class PhasesParams(Section):
-    """Algorithms one after another in one training: each begins from the weights that the one
-    before ended with, with an optimizer of its own."""
-
-    example: ClassVar[str] = (
-        f"{{phases: [{{type: rejection_sampling, {RejectionSamplingParams.example[1:]}, "
-        f"{{type: online, {OnlineParams.example[1:]}]}}"
-    )
-    type: Literal["phases"]
-    phases: Annotated[list[Phase], Field(min_length=2)]
-
-
 class ReplayBufferParams(Section):
     """At most `size` episodes. Which: `uniform`, each ever learnt from alike (reservoir sampling),
     or `rare`, the more likely the fewer successes there are of the episode's task."""
@@ -100,13 +88,13 @@ class TaskPart(Section):
 
 
 class TrainPolicyParams(OptimizerParams):
-    """`start`: the model that training begins from, that of SFT or the policy of an earlier run in
-    `data/earlier_run`. `replay_buffer`: episodes that were learnt from are left for a later run,
-    and those of an earlier one are learnt again. `task_part`: of the rl tasks; null is all."""
+    """`begin_with`: an algorithm that trains before `algorithm`, with an optimizer of its own; null
+    is none. `start`: the model that training begins from, that of SFT or the policy of an earlier
+    run in `data/earlier_run`. `replay_buffer`: episodes that were learnt from are left for a later
+    run, and those of an earlier one are learnt again. `task_part`: of the rl tasks; null is all."""
 
-    algorithm: Annotated[
-        OnlineParams | RejectionSamplingParams | PairParams | PhasesParams, Field(discriminator="type")
-    ]
+    begin_with: Phase | None
+    algorithm: Phase
     start: Literal["sft", "earlier_run"]
     replay_buffer: ReplayBufferParams | None
     task_part: TaskPart | None
@@ -117,8 +105,8 @@ class TrainPolicyParams(OptimizerParams):
 
     @property
     def phases(self) -> Sequence[Phase]:
-        """The algorithms in their order, one where none is named `phases`."""
-        return self.algorithm.phases if isinstance(self.algorithm, PhasesParams) else [self.algorithm]
+        """`begin_with`, if there is one, then `algorithm`."""
+        return [self.begin_with, self.algorithm] if self.begin_with else [self.algorithm]
 
     @property
     def is_online(self) -> bool:
@@ -132,11 +120,11 @@ class TrainPolicyParams(OptimizerParams):
 
     @model_validator(mode="after")
     def _agrees_with_the_algorithm(self) -> Self:
-        for number, one in enumerate(self.phases):
-            place = f"phases[{number}]." if len(self.phases) > 1 else ""
-            refuse_no_checkpoint(self.checkpoint_every_steps, one.max_steps, f"algorithm.{place}max_steps")
+        for one in self.phases:
+            section = "begin_with" if one is self.begin_with else "algorithm"
+            refuse_no_checkpoint(self.checkpoint_every_steps, one.max_steps, f"{section}.max_steps")
             if isinstance(one, OnlineParams) and not one.measures_kl and self.alarms.kl is not None:
-                raise ValueError(f"alarms.kl is {self.alarms.kl:g} and algorithm.kl.is_measured false; set it to null")
+                raise ValueError(f"alarms.kl is {self.alarms.kl:g} and {section}.kl.is_measured false; set it to null")
         if self.replay_buffer and not any(isinstance(one, RejectionSamplingParams) for one in self.phases):
             raise ValueError("replay_buffer is set and nothing is learnt by rejection_sampling: set it to null")
         if self.reward_model_weight and all(isinstance(one, PairParams) for one in self.phases):

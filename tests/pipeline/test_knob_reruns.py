@@ -78,6 +78,7 @@ RUN_AGAIN = {
     "train_reward_model": {"train_reward_model", "select_policy_inputs", "report"},
     "train_process_model": PROCESS,  # nobody asked for it, which the plan cannot know
     "train_policy": POLICY,
+    "train_policy.begin_with": POLICY | PROCESS,
     "train_policy.algorithm": POLICY | PROCESS,
     "train_policy.reward_model_weight": POLICY | {"select_policy_inputs"},
     "train_policy.start": POLICY | {"select_policy_inputs"},

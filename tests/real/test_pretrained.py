@@ -18,6 +18,7 @@ SHORT = {
     "train_sft.max_steps": 3,
     "train_sft.batch_size": 4,
     "train_sft.eval_every_steps": 3,
+    "train_policy.begin_with": None,
     "train_policy.algorithm.max_steps": 1,
     "train_policy.algorithm.tasks_per_step": 2,
     "train_policy.algorithm.group_size": 4,
