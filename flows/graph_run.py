@@ -74,7 +74,8 @@ def run_graph(runs: StageExecutor, reports: Path, targets: Collection[str] = ())
         message = "; ".join(f"{name}: {outcome.reason}" for name, outcome in failed.items())
         return Failed(message=message, data=StageFailure(message, next(iter(failed.values())).exit_code or 1))
     if missing := status.missing():
-        raise RuntimeError(f"{', '.join(missing)}: neither ran nor failed; the run's log says why")
+        states = "; ".join(f"{name}: {futures[name].state}" for name in missing)
+        raise RuntimeError(f"stages that neither ran nor failed, and the states of their tasks: {states}")
     if targets:
         return Completed(message=status.summary())
     create_markdown_artifact(

@@ -23,11 +23,12 @@ from posttrain.provenance.lockfile import lock_entries
 from posttrain.runtime.exits import ConfigurationError, DataError
 from posttrain.runtime.plain_yaml import load_yaml
 from posttrain.runtime.state import STATE_DIR
+from posttrain.train.policy_inputs import EARLIER_EPISODES, EARLIER_POLICY
 
 PARAMS = "params.yaml"
 EARLIER_RUN = {
-    "data/models/policy": "data/earlier_run/policy",
-    "data/experience/episodes.parquet": "data/earlier_run/episodes.parquet",
+    "data/models/policy": str(EARLIER_POLICY),
+    "data/experience/episodes.parquet": str(EARLIER_EPISODES),
 }
 
 

@@ -114,7 +114,10 @@ def dev_curve(metrics: Sequence[Mapping[str, MetricValue]]) -> Curve:
 
 def rounds_markdown(rounds: Sequence[Sequence[Arm]], beside: Mapping[str, Sequence[Curve]]) -> str:
     """A row for each round, means over its seeds: tokens so far, strict success on dev and on
-    held-out tasks; and for each arm beside them what its curve on dev was at as many tokens."""
+    held-out tasks; and for each arm beside them what its curve on dev was at as many tokens. Empty
+    where no round ended."""
+    if not any(rounds):
+        return ""
     beside = {name: [curve for curve in curves if curve] for name, curves in beside.items() if any(curves)}
     titles = ["round", "seeds", "tokens so far", "strict on dev", "strict", "sampled", *beside]
     rows, chart, tokens = [], {name: list[float]() for name in ("rounds", *beside)}, dict[int, int]()

@@ -83,7 +83,7 @@ def check(repository: Path, tmp_path: Path, graph: dict[str, Any], monkeypatch: 
     content["train_sft"] |= {"batch_size": 16, "label_weights": {}}
     content["resample_data"]["cells"] = content["evaluate"]["by"] = ["kind", "language"]
     content["sample_preferences"] |= {"num_tasks": 8, "num_samples": 4}
-    content["train_policy"] |= {"algorithm": ONLINE, "checkpoint_every_steps": 1}
+    content["train_policy"] |= {"begin_with": None, "algorithm": ONLINE, "checkpoint_every_steps": 1}
     content["reward"] |= {"weights": {"completion": 0.8, "strictness": 0.2}, "penalties": {}}
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

@@ -15,6 +15,7 @@ from posttrain.data.edits import VerifiedEdit, add_edits
 from posttrain.data.schemas import read_tasks, read_trajectories
 from posttrain.models.loading import load_codec, load_model, save_model
 from posttrain.provenance.runner import StageRun
+from posttrain.report.run_reader import GrpoLine, read_policy_lines
 from posttrain.rewards.total import load_reward
 from posttrain.rollout.episodes import demonstrate
 from posttrain.traces.query import EpisodeFilter, matching
@@ -22,6 +23,7 @@ from posttrain.traces.reading import read_episodes
 from posttrain.traces.store import open_to_read
 from posttrain.tracking.metrics_log import read_metrics
 from posttrain.train.preference_pairs import read_pairs
+from posttrain.train.rejection_sampling.params import RejectionSamplingParams
 from posttrain.train.resumable_trainer import METRICS
 from posttrain.worlds.catalog import make_domain
 from posttrain.worlds.grading import GENERAL_SCORES
@@ -98,7 +100,7 @@ def content(repository):
     }
     for section, knobs in SMALL.items():
         content[section] |= knobs
-    content["train_policy"] |= {"algorithm": ONLINE, "reward_model_weight": 0.1}
+    content["train_policy"] |= {"begin_with": None, "algorithm": ONLINE, "reward_model_weight": 0.1}
     return content
 
 
@@ -243,6 +245,27 @@ def test_the_policy_can_be_trained_on_the_pairs_instead(name, trained, content, 
     }
     found = read_metrics(Path("reports/train_policy/metrics.jsonl"))[0]["loss"]
     assert found > 0 if loss is None else found == pytest.approx(loss, abs=1e-4)
+
+
+def test_a_policy_learns_its_own_episodes_and_then_online_where_begin_with_asks(
+    trained, content, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    Path("data").symlink_to(trained / "data")
+    accept = {"accept": {"type": "by_reward", "temperature": 0.2}}
+    size = {"rounds": 1, "max_generated_tokens": 20, "tasks_per_step": 4, "max_steps": 2, "batch_size": 4}
+    begin_with = yaml.safe_load(RejectionSamplingParams.example) | {"type": "rejection_sampling", **accept, **size}
+    knobs = content["train_policy"] | {"begin_with": begin_with}
+    params = parse_params(content | {"train_policy": knobs}, source="params.yaml")
+
+    for stage in (select_policy_inputs, train_policy):
+        stage(StageRun(stage.__name__, "", params, tmp_path / "checkpoints"))
+
+    lines = read_metrics(Path("reports/train_policy/metrics.jsonl"))
+    assert [line["step"] for line in lines if "accepted" in line or "loss" in line] == [0, 1, 2]
+    assert [line["step"] for line in lines if "reward_std" in line] == [3, 4]
+    assert isinstance(read_policy_lines(Path("reports/train_policy/metrics.jsonl"))[-1], GrpoLine)
 
 
 def edits_of(trained, content):
