@@ -106,7 +106,7 @@ def test_a_round_begins_from_the_policy_and_the_episodes_of_the_one_before(undis
     assert table.count("| 2 | 1 |") == 1
 
 
-@pytest.mark.parametrize(("number", "stage"), [(1, "train_sft"), (2, "train_policy")])
+@pytest.mark.parametrize(("number", "stage"), [(1, "train_sft"), (1, "evaluate@policy"), (2, "train_policy")])
 def test_a_run_killed_in_any_phase_reaches_the_same_bytes(number, stage, undisturbed, tmp_path):
     small = Small(tmp_path)
     process = small.start()
