@@ -17,6 +17,7 @@ import yaml
 from dvc.repo import Repo
 
 from posttrain.experiments.plan import Variant, with_knobs
+from posttrain.pipeline.dvc_threads import allow_threads
 from posttrain.pipeline.git import file_at, git, succeeds
 from posttrain.pipeline.snapshot import configure_dvc
 from posttrain.provenance.lockfile import lock_entries
@@ -51,6 +52,7 @@ def check_branches(root: Path, variants: Sequence[Variant]) -> None:
 def open_worktree(root: Path, variant: Variant, folder: Path) -> None:
     """The branch, made at HEAD where there is none yet, in `folder`, with all outputs that DVC's
     cache has."""
+    allow_threads()
     if not _exists(root, variant):
         _make_branch(root, variant)
     if not (folder / ".git").exists():

@@ -23,6 +23,7 @@ from posttrain.dispatch.cleanup import KEYS, SNAPSHOTS, Cleaning
 from posttrain.dispatch.dispatcher import CANCEL_PATIENCE_S, Work
 from posttrain.dispatch.records import Owner
 from posttrain.dispatch.settings import DispatchSettings, load_settings
+from posttrain.pipeline.dvc_threads import allow_threads
 from posttrain.pipeline.graph import StageNode, is_current, read_tree
 from posttrain.pipeline.remote.storage import restore
 from posttrain.pipeline.results import record_result
@@ -79,6 +80,7 @@ class StageExecutor:
     """
 
     def __init__(self, root: Path, *, settings: DispatchSettings | None = None, state: Path | None = None) -> None:
+        allow_threads()
         self._root = root.resolve()
         state = private_folder((state or self._root / STATE_DIR).resolve())
         self._settings = settings or load_settings(self._root)

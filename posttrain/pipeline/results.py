@@ -51,7 +51,8 @@ def record_result(root: Path, snapshot: Snapshot) -> list[str]:
         changed = retry_while_locked(record, LockError, root, pause_s=0.5)
     except DvcException as error:
         raise ConfigurationError(
-            f"the result of {snapshot.stage} could not be recorded in {root}: {error}; "
+            f"the result of {snapshot.stage} could not be recorded in {root}: {error}"
+            f"{f' ({error.__cause__})' if error.__cause__ else ''}; "
             "it is in the run cache: run again when `dvc status` works"
         ) from error
     costs = [cost for cost in read_costs(snapshot.folder) if cost.stage == snapshot.stage]
