@@ -69,7 +69,7 @@ def as_dvc_writes_it(text: str) -> str:
     [
         ({"train_policy.lr": 0.004, "seed": 7}, ["seed: 7", "  lr: 0.004"]),
         ({"model.rows_at_once": 4, "train_policy.alarms.kl": None}, ["  rows_at_once: 4", "    kl: null"]),
-        ({"train_policy.algorithm.dev.keep": "best"}, ["    dev: {every_steps: 48, num_tasks: 128, keep: best}"]),
+        ({"train_policy.algorithm.dev.keep": "best"}, ["    dev: {every_steps: 16, num_tasks: 128, keep: best}"]),
         ({"model.adapter": {"type": "lora", "r": 4, "alpha": 8, "dropout": 0.0, "target_modules": ["q_proj"],
                             "quantization": "none"}}, ["  adapter: {type: lora, r: 4,"]),
         ({"evaluate.by": ["kind"]}, ["  by: [kind]"]),
