@@ -114,8 +114,8 @@ def test_a_commit_is_read_with_all_it_says(repository_of_branches):
     assert run.stages["train_sft"].deps["posttrain/types.py"]
     assert run.stages["train_sft"].outs["data/models/sft"].endswith(".dir")
     assert run.knobs["train_sft.lr"] == 0.004
-    num_steps = len((HERE / "reports/train_policy/metrics.jsonl").read_bytes().splitlines())
-    assert [line["step"] for line in run.curves["policy"]] == list(range(1, num_steps + 1))
+    lines = (HERE / "reports/train_policy/metrics.jsonl").read_bytes().splitlines()
+    assert [line["step"] for line in run.curves["policy"]] == [json.loads(line)["step"] for line in lines]
     assert "transcript" in json.loads(next(iter(run.tasks.values())).text)
 
 
