@@ -21,11 +21,11 @@ from posttrain.data.schemas import (
 from posttrain.report.committed import refuse_unrecorded
 from posttrain.report.run_reader import (
     Evaluation,
-    GrpoLine,
     SftLine,
     TaskRecord,
     read_lines,
     read_object,
+    read_policy_lines,
 )
 from posttrain.runtime.exits import DataError
 from posttrain.tracking.metrics_log import MetricsLog, read_metrics
@@ -74,7 +74,7 @@ READERS = {
     "evaluate/policy.json": (lambda path: read_object(path, Evaluation), "evaluate/sft.json"),
     "evaluate/sft.tasks.jsonl": (lambda path: read_lines(path, TaskRecord), "train_sft/metrics.jsonl"),
     "train_sft/metrics.jsonl": (lambda path: read_lines(path, SftLine), "train_policy/metrics.jsonl"),
-    "train_policy/metrics.jsonl": (lambda path: read_lines(path, GrpoLine), "train_sft/metrics.jsonl"),
+    "train_policy/metrics.jsonl": (read_policy_lines, "train_sft/metrics.jsonl"),
 }
 
 
