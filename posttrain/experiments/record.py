@@ -32,6 +32,7 @@ SIGNAL, TRAINED_SIGNAL, ALL_BAD, ALL_GOOD = (
 AVERAGED = (SIGNAL, TRAINED_SIGNAL, ALL_BAD, ALL_GOOD, "kl", "entropy")
 POLICIES = ("teacher", "base", "sft", "policy")
 _MODEL, _TRAINING, _REPORT = "data/models/sft", "train_policy", "report"
+_ALGORITHMS = (f"{_TRAINING}.begin_with", f"{_TRAINING}.algorithm")
 
 
 def record_file(root: Path, plan: Plan) -> Path:
@@ -55,7 +56,8 @@ def read_arm(tree: Path, plan: Plan, variant: Variant) -> Arm:
     if sft is None:
         raise DataError(f"{variant.name}: dvc.lock does not say which SFT model it began from")
     training = None
-    if "policy" in evaluated and knobs.get(f"{_TRAINING}.algorithm.type") in ("online", "rejection_sampling"):
+    types = {knobs.get(f"{section}.type") for section in _ALGORITHMS}
+    if "policy" in evaluated and types & {"online", "rejection_sampling"}:
         metrics = read_metrics(tree / "reports" / _TRAINING / "metrics.jsonl")
         seconds = costs[_TRAINING].all_s if _TRAINING in costs else None
         training = training_of(metrics, group_size=_group_size(knobs), seconds=seconds)
@@ -161,7 +163,7 @@ def training_of(
 
 def _group_size(knobs: Mapping[str, Any]) -> int:
     """Episodes of a group of online training; 0 where there is none."""
-    return int(knobs.get(f"{_TRAINING}.algorithm.group_size", 0))
+    return max(int(knobs.get(f"{section}.group_size", 0)) for section in _ALGORITHMS)
 
 
 def _number(line: Mapping[str, Any], key: str) -> float | None:
