@@ -23,6 +23,7 @@ from prefect.futures import PrefectFuture
 from prefect.states import Cancelled, Completed, Failed, Running
 from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.tasks import Task
+from prefect.utilities.annotations import quote
 from prefect.utilities.engine import emit_task_run_state_change_event
 
 from flows.exit_codes import StageFailure
@@ -60,7 +61,10 @@ def run_graph(runs: StageExecutor, reports: Path, targets: Collection[str] = ())
         for node in nodes:
             needed = [futures[name] for name in node.upstream]
             stage_task = run_stage.with_options(name=node.stage, task_run_name=node.name, description=node.description)
-            futures[node.name] = stage_task.submit(node, runs, status, wait_for=needed, return_state=False)
+            # quoted, Prefect does not look for futures in what the tasks beside it change meanwhile
+            futures[node.name] = stage_task.submit(
+                node, quote(runs), quote(status), wait_for=needed, return_state=False
+            )
         _wait_for(list(futures.values()), runs)
     except BaseException:  # the job of a stage is ended by no signal to this process
         runs.stop()
@@ -74,8 +78,8 @@ def run_graph(runs: StageExecutor, reports: Path, targets: Collection[str] = ())
         message = "; ".join(f"{name}: {outcome.reason}" for name, outcome in failed.items())
         return Failed(message=message, data=StageFailure(message, next(iter(failed.values())).exit_code or 1))
     if missing := status.missing():
-        states = "; ".join(f"{name}: {futures[name].state}" for name in missing)
-        raise RuntimeError(f"stages that neither ran nor failed, and the states of their tasks: {states}")
+        why = "; ".join(f"{name}: {_how_it_ended(futures[name])}" for name in missing)
+        raise RuntimeError(f"Prefect ended the tasks of these stages without running them: {why}")
     if targets:
         return Completed(message=status.summary())
     create_markdown_artifact(
@@ -165,6 +169,15 @@ def _wait_for(futures: Sequence[PrefectFuture[Any]], runs: StageExecutor) -> Non
         if not runs.is_stopped and is_cancelled():
             get_run_logger().warning("cancelled on the server: its jobs are killed")
             runs.stop()
+
+
+def _how_it_ended(future: PrefectFuture[Any]) -> str:
+    """State of a task that is done, or the error that kept Prefect from starting it."""
+    try:
+        future.wait()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return str(future.state)
 
 
 def is_cancelled() -> bool:
