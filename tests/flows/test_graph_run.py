@@ -1,8 +1,11 @@
-"""The state in Prefect that a stage's end leads to, without a server."""
+"""What a stage's task is given and the state in Prefect that its end leads to, without a server."""
 
+import pytest
 from prefect.logging import disable_run_logger
+from prefect.utilities.engine import collect_task_run_inputs_sync
 
-from flows.graph_run import is_worth_retrying, run_stage
+from flows import graph_run
+from flows.graph_run import is_worth_retrying, run_graph, run_stage
 from posttrain.pipeline.executor import NodeOutcome
 from posttrain.pipeline.graph import StageNode
 from posttrain.pipeline.run_status import RunStatus
@@ -53,3 +56,39 @@ def test_a_stage_of_a_stopped_run_is_cancelled_and_not_tried_again():
     state, run_status = state_of(Interrupted("its run was stopped"))
     assert (state.is_cancelled(), run_status.missing()) == (True, ["train"])
     assert not is_worth_retrying(run_stage, None, state)
+
+
+class WrittenMeanwhile(dict):
+    """A table that other threads write to while it is read."""
+
+    def items(self):
+        raise RuntimeError("dictionary changed size during iteration")
+
+
+class SubmittedToNobody:
+    """Stands in for a task up to the point where Prefect looks for futures in its arguments."""
+
+    def with_options(self, **options):
+        return self
+
+    def submit(self, *arguments, **options):
+        for argument in arguments:
+            collect_task_run_inputs_sync(argument)
+        raise InterruptedError
+
+
+def test_prefect_does_not_read_what_the_stages_beside_each_other_write(monkeypatch):
+    class Runs:
+        nodes = (NODE,)
+
+        def stop(self):
+            pass
+
+    with pytest.raises(RuntimeError, match="changed size"):  # Prefect reads what is not quoted
+        collect_task_run_inputs_sync(RunStatus([NODE], WrittenMeanwhile()))
+    monkeypatch.setattr(graph_run, "run_stage", SubmittedToNobody())
+    monkeypatch.setattr(graph_run, "RunStatus", lambda nodes: RunStatus(nodes, WrittenMeanwhile()))
+    monkeypatch.setattr(graph_run, "keep_secret_from_jobs", lambda: None)
+    monkeypatch.setattr(graph_run, "redact_logs", lambda: None)
+    with pytest.raises(InterruptedError):
+        run_graph(Runs(), reports=None)

@@ -12,7 +12,7 @@ from tests.pipeline.graph_contract import GraphContract, calls, hold, nodes
 from tests.pipeline.toy import ask, environment_of, start, states
 from tests.waiting import wait_until
 
-RUN_S, CANCEL_S = 120, 15
+RUN_S, CANCEL_S = 300, 15
 
 
 class FlowContract(GraphContract):

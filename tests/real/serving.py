@@ -15,7 +15,7 @@ import psutil
 from tests.pipeline.toy import ask, calls, environment_of, jobs, make_tree, start
 from tests.waiting import wait_until
 
-RUN_S = 120
+RUN_S = 300
 
 
 @dataclass
