@@ -21,7 +21,6 @@ from posttrain.provenance.undeclared_deps import SOURCE_KNOB, tree_root, undecla
 from posttrain.rewards.total import load_reward
 from posttrain.runtime.exits import ConfigurationError, DataError, Problem
 from posttrain.runtime.knobs import nearest
-from posttrain.train.online.params import OnlineParams
 from posttrain.train.replay import ExpertReplay, HintReplay
 from posttrain.train.sampling.horizon import HorizonSampling
 from posttrain.train.sampling.orders import SpreadSampling
@@ -83,9 +82,9 @@ def _needs(params: Params, domain: Domain) -> Iterator[Problem]:
     if params.resample_data.oversample.type == "smote":
         smote = "resample_data.oversample.type smote"
         needs += [(require_expert, smote), (require_regeneration, smote)]
-    algorithm = params.train_policy.algorithm
-    if isinstance(algorithm, OnlineParams) and isinstance(algorithm.join, ExpertReplay | HintReplay):
-        needs.append((require_expert, algorithm.join.knob))
+    for section, algorithm in params.train_policy.online.items():
+        if isinstance(algorithm.join, ExpertReplay | HintReplay):
+            needs.append((require_expert, f"train_policy.{section}.{algorithm.join.knob}"))
     for need, needed_by in needs:
         try:
             need(domain, needed_by=needed_by)
@@ -125,13 +124,15 @@ def _labels(params: Params, domain: Domain) -> Iterator[Problem]:
 
 def _order_labels(params: Params) -> dict[str, list[str]]:
     """Labels by which the sampling order of online training orders tasks."""
-    algorithm, order = params.train_policy.algorithm, "train_policy.algorithm.sampling.order"
-    match algorithm.sampling.order if isinstance(algorithm, OnlineParams) else None:
-        case HorizonSampling(label=label):
-            return {f"{order}.label": [label]}
-        case SpreadSampling(labels=labels):
-            return {f"{order}.labels": labels}
-    return {}
+    named: dict[str, list[str]] = {}
+    for section, algorithm in params.train_policy.online.items():
+        order = f"train_policy.{section}.sampling.order"
+        match algorithm.sampling.order:
+            case HorizonSampling(label=label):
+                named[f"{order}.label"] = [label]
+            case SpreadSampling(labels=labels):
+                named[f"{order}.labels"] = labels
+    return named
 
 
 def _import(params: Params) -> Iterator[Problem]:

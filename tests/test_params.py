@@ -193,6 +193,7 @@ TWICE = [{"name": "ours:brave", "weight": 0.001}, {"name": "ours:brave", "weight
         ({"reward.extra": TWICE}, "reward", "ours:brave stands twice"),
         ({"train_sft.eval_every_steps": 5000}, "train_sft", "max_steps 800"),
         ({"train_reward_model.checkpoint_every_steps": 25}, "train_reward_model", "max_steps 24"),
+        ({"train_process_model.checkpoint_every_steps": 10_000}, "train_process_model", "a killed run"),
         ({"train_policy.checkpoint_every_steps": 89}, "train_policy", "max_steps 88"),
         ({"train_reward_model.holdout_frac": 0.001}, "train_reward_model.holdout_frac", "256"),
         (
@@ -206,6 +207,11 @@ TWICE = [{"name": "ours:brave", "weight": 0.001}, {"name": "ours:brave", "weight
             "alarms.kl is 0.5",
         ),
         ({f"{ALGORITHM}.tasks_per_step": 2000}, f"{ALGORITHM}.tasks_per_step", "640"),
+        (
+            {"train_policy.begin_with": ONLINE | {"tasks_per_step": 2000}},
+            "train_policy.begin_with.tasks_per_step",
+            "640",
+        ),
         ({f"{ALGORITHM}.credit": ONLINE["credit"] | BEST}, f"{ALGORITHM}.credit.baseline.best", "earn 1"),
         (
             {f"{ALGORITHM}.credit": STATES | {"state_baseline": BEST["baseline"]}},

@@ -130,9 +130,8 @@ def _contradictions(params: Params) -> Iterator[Problem]:
         yield _contradiction(
             "sample_preferences.num_tasks", preferences.num_tasks, reason, "Raise the split or lower it"
         )
-    for algorithm in params.train_policy.phases:
-        if isinstance(algorithm, OnlineParams):
-            yield from _online_contradictions(params, algorithm)
+    for section, algorithm in params.train_policy.online.items():
+        yield from _online_contradictions(params, f"train_policy.{section}", algorithm)
     if params.validate_data.max_tokens > (context := params.agent.max_context_tokens):
         reason = f"agent.max_context_tokens is {context}: no episode could hold such demonstrations"
         remedy = "Lower it or raise agent.max_context_tokens"
@@ -150,16 +149,17 @@ def _contradictions(params: Params) -> Iterator[Problem]:
         yield _contradiction("agent.max_new_tokens", params.agent.max_new_tokens, reason, f"Raise it to {needed}")
 
 
-def _online_contradictions(params: Params, algorithm: OnlineParams) -> Iterator[Problem]:
+def _online_contradictions(params: Params, section: str, algorithm: OnlineParams) -> Iterator[Problem]:
     if algorithm.tasks_per_step > (num_tasks := params.world.num_rl_tasks):
         reason = f"world.num_rl_tasks is only {num_tasks}: one step would play a task as two groups"
-        key = "train_policy.algorithm.tasks_per_step"
-        yield _contradiction(key, algorithm.tasks_per_step, reason, "Raise the split or lower it")
+        yield _contradiction(
+            f"{section}.tasks_per_step", algorithm.tasks_per_step, reason, "Raise the split or lower it"
+        )
     most = _most_to_earn(params)
     for name, best in algorithm.virtual_bests.items():
         if best < most:
             reason = f"an episode can earn {most:g}, and one that is better than the best would be pushed down"
-            yield _contradiction(f"train_policy.algorithm.credit.{name}.best", best, reason, f"Raise it to {most:g}")
+            yield _contradiction(f"{section}.credit.{name}.best", best, reason, f"Raise it to {most:g}")
 
 
 def _contradiction(key: str, value: float, reason: str, remedy: str) -> Problem:

@@ -29,12 +29,14 @@ Curve = list[tuple[float, float]]  # generated tokens, strict success on dev
 
 class Evolution(Given):
     """A file for `flows.evolve`. `round` are the knobs of every round; `beside` are arms to compare
-    with, of which the first is the baseline. A seed's rounds end after `rounds`, after `patience`
-    rounds in a row whose strict success on dev was no higher than the best before, or once
-    `max_generated_tokens` have been written in play."""
+    with, of which the first is the baseline. `include`: an experiment file, whose knobs come first.
+    A seed's rounds end after `rounds`, after `patience` rounds in a row whose strict
+    success on dev was no higher than the best before, or once `max_generated_tokens` have been
+    written in play."""
 
     name: str
     about: str = ""
+    include: str = ""
     rounds: Annotated[int, pydantic.Field(ge=1, le=100)]
     patience: Annotated[int, pydantic.Field(ge=1)] = 1
     max_generated_tokens: int | None = None
@@ -96,7 +98,13 @@ class Evolution(Given):
 def read_evolution(file: Path) -> Evolution:
     """Raises ConfigurationError."""
     try:
-        return Evolution.model_validate(read_knobs(file.read_bytes(), source=str(file)))
+        evolution = Evolution.model_validate(read_knobs(file.read_bytes(), source=str(file)))
+        if not evolution.include:
+            return evolution
+        shared = Plan.model_validate(
+            read_knobs((included := file.parent / evolution.include).read_bytes(), source=str(included))
+        )
+        return evolution.model_copy(update={"base": {**shared.base, **shared.knobs, **evolution.base}})
     except (OSError, pydantic.ValidationError, TypeError) as error:
         raise ConfigurationError(f"no rounds can be read from {file}, so none was run: {error}") from error
 

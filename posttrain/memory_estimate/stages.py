@@ -121,7 +121,7 @@ def rows_at_once(params: Params, stage: str) -> int:
     """The micro-batch of a training step, in rows; 0 where the stage trains nothing."""
     at_once = params.model.rows_at_once
     if stage == "train_policy":
-        return max(_policy_rows(params, one) for one in params.train_policy.phases)
+        return max(_policy_rows(params, one) for one in params.train_policy.phases.values())
     match getattr(params, stage):
         case TrainSftParams() as sft:
             return parts_of(sft.batch_size, "train_sft.batch_size", at_once)[1]
@@ -177,7 +177,7 @@ def _reward_model(own: _StageSetup) -> None:
 
 def _policy(own: _StageSetup) -> None:
     model = own.trainable()
-    for algorithm in own.params.train_policy.phases:
+    for algorithm in own.params.train_policy.phases.values():
         match algorithm:
             case OnlineParams():
                 _online(own, model, algorithm)

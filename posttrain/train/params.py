@@ -78,6 +78,11 @@ class TrainProcessModelParams(Section):
     holdout_frac: Annotated[float, Field(gt=0, lt=1)]
     checkpoint_every_steps: Count
 
+    @model_validator(mode="after")
+    def _writes_checkpoints(self) -> Self:
+        refuse_no_checkpoint(self.checkpoint_every_steps, self.max_steps, "max_steps")
+        return self
+
 
 def refuse_no_checkpoint(every_steps: int, max_steps: int, knob: str) -> None:
     """Raise ValueError where a run would end before its first checkpoint."""

@@ -31,7 +31,7 @@ def learn_policy(
                 learn_from_pairs(model, codec, inputs.pairs(), algorithm, run=run, **how)
 
     if params.begin_with:
-        in_phases(params.phases, learn, run)
+        in_phases(list(params.phases.values()), learn, run)
     else:
         learn(params.algorithm, run)
     return learnt

@@ -18,13 +18,8 @@ REWARD_MODEL = FOLDER / "reward_model"
 PROCESS_MODEL, START, REPLAYED = FOLDER / "process_model", FOLDER / "start", FOLDER / "replayed.parquet"
 EARLIER_RUN = Path("data/earlier_run")
 EARLIER_POLICY, EARLIER_EPISODES = EARLIER_RUN / "policy", EARLIER_RUN / "episodes.parquet"
-KNOBS = (
-    "begin_with",
-    "algorithm",
-    "reward_model_weight",
-    "start",
-    "replay_buffer",
-)  # of train_policy, that the stage has
+# of train_policy, that the stage has
+KNOBS = ("begin_with", "algorithm", "reward_model_weight", "start", "replay_buffer")
 _PAIRS, _REWARD_MODEL = Path("data/preferences/pairs.parquet"), Path("data/models/reward")
 _PROCESS_MODEL = Path("data/models/process")
 

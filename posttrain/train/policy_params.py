@@ -1,7 +1,7 @@
 """Knobs of the section `train_policy`: the algorithm and one before it, the optimizer and the
 health alarms."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -104,30 +104,36 @@ class TrainPolicyParams(OptimizerParams):
     alarms: AlarmParams
 
     @property
-    def phases(self) -> Sequence[Phase]:
-        """`begin_with`, if there is one, then `algorithm`."""
-        return [self.begin_with, self.algorithm] if self.begin_with else [self.algorithm]
+    def phases(self) -> Mapping[str, Phase]:
+        """`begin_with`, if there is one, then `algorithm`, by the name of its section."""
+        first: dict[str, Phase] = {"begin_with": self.begin_with} if self.begin_with else {}
+        return {**first, "algorithm": self.algorithm}
+
+    @property
+    def online(self) -> Mapping[str, OnlineParams]:
+        """Those of the phases that train online."""
+        return {section: one for section, one in self.phases.items() if isinstance(one, OnlineParams)}
 
     @property
     def is_online(self) -> bool:
         """True where a phase trains online: the alarms are about its metrics."""
-        return any(isinstance(one, OnlineParams) for one in self.phases)
+        return bool(self.online)
 
     @property
     def reads_process_model(self) -> bool:
         """True where a phase credits turns by the process reward model."""
-        return any(isinstance(one, OnlineParams) and isinstance(one.credit, ProcessModelCredit) for one in self.phases)
+        return any(isinstance(one.credit, ProcessModelCredit) for one in self.online.values())
 
     @model_validator(mode="after")
     def _agrees_with_the_algorithm(self) -> Self:
-        for one in self.phases:
-            section = "begin_with" if one is self.begin_with else "algorithm"
+        for section, one in self.phases.items():
             refuse_no_checkpoint(self.checkpoint_every_steps, one.max_steps, f"{section}.max_steps")
-            if isinstance(one, OnlineParams) and not one.measures_kl and self.alarms.kl is not None:
+        for section, online in self.online.items():
+            if not online.measures_kl and self.alarms.kl is not None:
                 raise ValueError(f"alarms.kl is {self.alarms.kl:g} and {section}.kl.is_measured false; set it to null")
-        if self.replay_buffer and not any(isinstance(one, RejectionSamplingParams) for one in self.phases):
+        if self.replay_buffer and not any(isinstance(one, RejectionSamplingParams) for one in self.phases.values()):
             raise ValueError("replay_buffer is set and nothing is learnt by rejection_sampling: set it to null")
-        if self.reward_model_weight and all(isinstance(one, PairParams) for one in self.phases):
+        if self.reward_model_weight and all(isinstance(one, PairParams) for one in self.phases.values()):
             raise ValueError(
                 f"reward_model_weight is {self.reward_model_weight:g} and algorithm.type {self.algorithm.type} learns "
                 "from pairs: it would change nothing; set it to 0.0"

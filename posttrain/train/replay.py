@@ -49,7 +49,7 @@ class ExpertReplay(Section):
     is null."""
 
     example: ClassVar[str] = "{count: 1, gamma: 0.1}"
-    knob: ClassVar[str] = "train_policy.algorithm.join.type expert"
+    knob: ClassVar[str] = "join.type expert"
     type: Literal["expert"]
     count: SmallCount
     gamma: Annotated[float, Field(gt=0)] | None
@@ -133,7 +133,7 @@ class HintReplay(Section):
     each group in which one succeeded."""
 
     example: ClassVar[str] = "{share: 0.5, start: 0.75, step: 0.25}"
-    knob: ClassVar[str] = "train_policy.algorithm.join.type hints"
+    knob: ClassVar[str] = "join.type hints"
     type: Literal["hints"]
     share: Annotated[float, Field(gt=0, le=1)]
     start: Annotated[float, Field(gt=0, le=1)]

@@ -54,6 +54,14 @@ def test_the_file_of_the_docs_is_one(repository, params):
     assert len(chosen) == 5
 
 
+def test_an_included_files_knobs_come_first(repository, params):
+    file = repository / "experiments/evolve/toy.yaml"
+    first = read_evolution(file).chosen(params)[1][0].knobs
+    demo = yaml.safe_load((repository / "experiments/demo.yaml").read_text())["set"]
+    assert first["agent.max_turns"] == demo["agent.max_turns"]
+    assert first["world"] == demo["world"] | {"num_rl_tasks": 2560}
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [

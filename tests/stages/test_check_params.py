@@ -144,6 +144,9 @@ def test_tasks_are_ordered_by_labels_that_they_have(check: Check, knob: str, ord
     (problem,) = ordered_by("dificulty")
     assert (problem.key, problem.kind) == (f"train_policy.algorithm.sampling.order.{knob}", "no_such_label")
     assert problem.remedy == "Did you mean 'difficulty'?"
+    before = ONLINE | {"sampling": {"order": order("dificulty"), "max_refills": 0}}
+    (problem,) = check(train_policy={"begin_with": before})
+    assert problem.key == f"train_policy.begin_with.sampling.order.{knob}"
 
 
 def test_code_of_ones_own_is_a_dep_of_every_stage_that_would_run_it_and_of_the_check(

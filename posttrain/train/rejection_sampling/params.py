@@ -82,8 +82,8 @@ class RejectionSamplingParams(Section):
 
     example: ClassVar[str] = (
         "{rounds: 2, max_generated_tokens: 300000, tasks_per_step: 128, samples_per_task: 1, temperature: 1.0, "
-        "accept: {type: success}, balance: task, per_task: all, restart: true, replay_frac: 0.0, "
-        "max_steps: 300, batch_size: 16, lr: 6.0e-3, lr_warmup_frac: 0.05, num_dev_tasks: 128}"
+        "accept: {type: success}, balance: task, per_task: all, restart: false, replay_frac: 0.0, "
+        "max_steps: 300, batch_size: 16, lr: 3.0e-3, lr_warmup_frac: 0.05, num_dev_tasks: 128}"
     )
     type: Literal["rejection_sampling"]
     rounds: SmallCount
