@@ -24,6 +24,7 @@ from typing import Any
 
 from posttrain.config.named_world import PARAMS, domain_of, knobs_for_world, reward_of
 from posttrain.config.params import Params
+from posttrain.data.preferences import Pair
 from posttrain.data.schemas import TrajectoryRow, tool_names, trajectory_row
 from posttrain.evals.significance import Verdict, difference
 from posttrain.evals.summary import evaluate_policy, task_record
@@ -43,7 +44,7 @@ from posttrain.traces.show import transcript
 from posttrain.tracking.alarms import Alarms
 from posttrain.train.online.learning import PolicyInputs
 from posttrain.train.policy import learn_policy
-from posttrain.train.preference_pairs import Pair, pairs_of, refuse_no_pairs
+from posttrain.train.preference_pairs import pairs_of, refuse_no_pairs
 from posttrain.train.resumable_trainer import METRICS, TrainingRun, open_run
 from posttrain.train.sft import fine_tune
 from posttrain.train.trainable import load_trainable, save_trained

@@ -17,10 +17,11 @@ from posttrain.evals.params import ExpertTeacher
 from posttrain.models.params import LIKE_QWEN3, LoraAdapter, PretrainedModel, local_config, target_problem
 from posttrain.provenance.fingerprint import read_all_inputs
 from posttrain.provenance.runner import StageRun, run_stage
-from posttrain.provenance.undeclared_deps import SOURCE_KNOB, tree_root, undeclared
+from posttrain.provenance.undeclared_deps import FEEDBACK_KNOB, SOURCE_KNOB, tree_root, undeclared
 from posttrain.rewards.total import load_reward
 from posttrain.runtime.exits import ConfigurationError, DataError, Problem
 from posttrain.runtime.knobs import nearest
+from posttrain.train.params import SampledPairs
 from posttrain.train.replay import ExpertReplay, HintReplay
 from posttrain.train.sampling.horizon import HorizonSampling
 from posttrain.train.sampling.orders import SpreadSampling
@@ -36,7 +37,7 @@ def check_params(run: StageRun) -> None:
     hidden = undeclared(read_all_inputs(Path("dvc.yaml")), run.params, checked_by="check_params")
     problems = [Problem(knob.partition(":")[0], "undeclared", line) for knob, line in hidden]
     # of an undeclared file nothing more can be said: it is not in the copy that this stage works in
-    problems = problems or [*_world(run.params), *_import(run.params)]
+    problems = problems or [*_world(run.params), *_import(run.params), *_feedback(run.params)]
     problems += _model(run.params)
     if problems := problems or list(_memory(run.params)):
         raise refusal(problems, "params.yaml")
@@ -152,6 +153,23 @@ def _import(params: Params) -> Iterator[Problem]:
         refuse_too_many_bad(imported, max_quarantine_frac=params.validate_data.max_quarantine_frac, source=file)
     except DataError as error:
         yield Problem(SOURCE_KNOB, "not_importable", str(error))
+
+
+def _feedback(params: Params) -> Iterator[Problem]:
+    """Problems of preferences that are to be imported."""
+    source = params.sample_preferences.source
+    if isinstance(source, SampledPairs):
+        return
+    from posttrain.data.importing.preferences import files_of, import_preferences, refuse_too_many_bad
+
+    path = Path(source.path)
+    try:
+        files = files_of(path)
+        if sum(file.stat().st_size for file in files) <= MAX_READ_BYTES:
+            found = import_preferences(files)
+            refuse_too_many_bad(found, max_quarantine_frac=params.validate_data.max_quarantine_frac, source=path)
+    except DataError as error:
+        yield Problem(FEEDBACK_KNOB, "not_importable", str(error))
 
 
 def _model(params: Params) -> Iterator[Problem]:

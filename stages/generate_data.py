@@ -78,7 +78,7 @@ def _imported(run: StageRun, source: ImportSource, domain: Domain) -> tuple[list
     ends = [name for name, tool in domain.tools.items() if tool.ends_episode]
     imported = import_trajectories(path, source.format, stop_tools=[*source.stop_tools, *ends])
     write_jsonl(RAW / "quarantine.jsonl", quarantined(imported.bad))  # before the next lines may stop the run
-    if unread := unread_keys(imported):
+    if unread := unread_keys(imported.unread):
         print(f"{path}: {unread}", file=sys.stderr, flush=True)
     refuse_too_many_bad(imported, max_quarantine_frac=accepted, source=path)
     imported = match_world_tools(imported, domain.tools, world=params.world.type, max_other_frac=accepted)

@@ -7,7 +7,7 @@ from pathlib import Path
 from posttrain.data.edits import FOR_GROUPS, read_edits, write_edits
 from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.runtime.exits import DataError
-from posttrain.train.policy_inputs import FOLDER, KNOBS, reads_edits, selected
+from posttrain.train.policy_inputs import FOLDER, KNOBS, NOT_ASKED, reads_edits, selected
 
 
 def select_policy_inputs(run: StageRun) -> None:
@@ -25,6 +25,9 @@ def select_policy_inputs(run: StageRun) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
+    if (source / NOT_ASKED).exists():
+        why = (source / NOT_ASKED).read_text(encoding="utf-8").strip()
+        raise DataError(f"train_policy wants {source}, and none was trained: {why}")
     if source.is_dir():
         shutil.copytree(source, target)
     elif source.exists():

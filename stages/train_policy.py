@@ -8,6 +8,7 @@ from pathlib import Path
 
 from posttrain.config.params import Params
 from posttrain.data.edits import FOR_GROUPS, read_edits
+from posttrain.data.preferences import read_pairs, read_verdicts
 from posttrain.data.schemas import read_tasks, read_trajectories
 from posttrain.models.loading import load_codec
 from posttrain.provenance.runner import StageRun, run_stage
@@ -18,8 +19,7 @@ from posttrain.tracking.alarms import Alarms
 from posttrain.tracking.wandb_sink import wandb_sinks
 from posttrain.train.online.learning import PolicyInputs
 from posttrain.train.policy import learn_policy
-from posttrain.train.policy_inputs import PAIRS, PROCESS_MODEL, REPLAYED, REWARD_MODEL, START
-from posttrain.train.preference_pairs import read_pairs
+from posttrain.train.policy_inputs import PAIRS, PROCESS_MODEL, REPLAYED, REWARD_MODEL, START, VERDICTS
 from posttrain.train.replay_buffer import EXPERIENCE, merged, read_buffer, write_buffer
 from posttrain.train.resumable_trainer import METRICS, open_run
 from posttrain.train.reward_model import load_reward_model
@@ -87,6 +87,7 @@ def _inputs(params: Params, replayed: Sequence[ScoredEpisode], record: Record) -
         else None,
         edits=read_edits(FOR_GROUPS),
         pairs=lambda: read_pairs(PAIRS),
+        verdicts=lambda: read_verdicts(VERDICTS) if VERDICTS.exists() else [],
         on_step=on_step,
     )
 

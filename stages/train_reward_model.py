@@ -1,7 +1,8 @@
-"""A Bradley-Terry reward model on the pairs, judged on tasks that it never saw: accuracy beside two
-baselines, calibration, and best of four."""
+"""A Bradley-Terry reward model on the pairs, judged on tasks that it never saw: accuracy with its
+interval beside two baselines, calibration, best of four and of eight."""
 
 import dataclasses
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,39 +10,52 @@ from typing import Any
 import numpy as np
 
 from posttrain.data.files import write_json
+from posttrain.data.preferences import Pair, read_pairs, read_verdicts
 from posttrain.data.schemas import TrajectoryRow, read_trajectories
 from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_codec
 from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.runtime.exits import DataError
 from posttrain.tracking.wandb_sink import wandb_sinks
-from posttrain.train.preference_pairs import Pair, group_by_task, read_pairs, token_rows
+from posttrain.train.episode_tokens import token_rows
+from posttrain.train.preference_pairs import all_pairs_of, group_by_task
 from posttrain.train.resumable_trainer import open_run
 from posttrain.train.reward_model import new_reward_model, score_episodes
 from posttrain.train.reward_model import train_reward_model as train
 from posttrain.train.reward_model_quality import (
+    accuracy_interval,
     best_of,
     counting_accuracy,
     expected_calibration_error,
     pair_accuracy,
     reliability,
+    reward_bench,
 )
 from posttrain.train.trainable import save_trained
 
 SFT = Path("data/models/sft")
-PAIRS = Path("data/preferences/pairs.parquet")
-NUM_CHOICES = 4  # best of four: what a deployment can afford to sample
+PAIRS, VERDICTS = Path("data/preferences/pairs.parquet"), Path("data/preferences/verdicts.parquet")
+MODEL, SUMMARY = Path("data/models/reward"), Path("reports/train_reward_model/summary.json")
+NUM_CHOICES = 4, 8  # best of as many: what a deployment can afford to sample
 
 
 def train_reward_model(run: StageRun) -> None:
     params, settings = run.params, run.params.train_reward_model
     groups = group_by_task(read_trajectories(Path("data/preferences/samples.parquet")))
-    held_out_groups = _draw(groups, settings.holdout_frac, seed=params.seed)
-    held_out_tasks = {group[0].trajectory.task_id for group in held_out_groups}
     pairs = read_pairs(PAIRS)
+    tasks = [group[0].trajectory.task_id for group in groups]
+    tasks = list(dict.fromkeys([*tasks, *(pair.chosen.trajectory.task_id for pair in pairs)]))
+    held_out_tasks = _draw(tasks, settings.holdout_frac, seed=params.seed)
+    held_out_groups = [group for group in groups if group[0].trajectory.task_id in held_out_tasks]
     seen = [pair for pair in pairs if pair.chosen.trajectory.task_id not in held_out_tasks]
-    held_out = [pair for pair in pairs if pair.chosen.trajectory.task_id in held_out_tasks]
+    held_out = [pair for group in held_out_groups for pair in all_pairs_of(group)]
+    held_out += [
+        pair for pair in pairs if pair.said.source != "sampled" and pair.chosen.trajectory.task_id in held_out_tasks
+    ]
     if not seen or not held_out:
+        if read_verdicts(VERDICTS):
+            _train_none(len(seen), len(held_out))  # kto learns from thumbs alone, and compares nothing
+            return
         raise DataError(
             f"{PAIRS} has {len(seen)} pairs to train on and {len(held_out)} to judge by; both are needed: "
             "raise sample_preferences.num_tasks or change train_reward_model.holdout_frac"
@@ -59,22 +73,29 @@ def train_reward_model(run: StageRun) -> None:
             model,
             codec.tokenizer,
             pairs=list(zip(chosen, rejected, strict=True)),
+            weights=[pair.weight for pair in seen],
             params=settings,
             seed=params.seed,
             run=training,
         )
     if run.is_first:
         model.eval()
-        write_json(
-            Path("reports/train_reward_model/summary.json"), _judge(model, codec, seen, held_out, held_out_groups)
-        )
-        save_trained(model, codec.tokenizer, Path("data/models/reward"))
+        judged = _judge(model, codec, seen, held_out, held_out_groups)
+        write_json(SUMMARY, {"num_held_out_tasks": len(held_out_tasks), **judged})
+        save_trained(model, codec.tokenizer, MODEL)
 
 
-def _draw(groups: Sequence[list[TrajectoryRow]], frac: float, *, seed: int) -> list[list[TrajectoryRow]]:
-    """Draw tasks with all their episodes, so that none of a task that is judged is trained on."""
-    drawn = np.random.default_rng(seed).permutation(len(groups))[: round(frac * len(groups))]
-    return [groups[index] for index in sorted(drawn)]
+def _train_none(num_pairs: int, num_held_out_pairs: int) -> None:
+    write_json(SUMMARY, {"num_pairs": num_pairs, "num_held_out_pairs": num_held_out_pairs})
+    shutil.rmtree(MODEL, ignore_errors=True)
+    MODEL.mkdir(parents=True)  # never empty: DVC refuses to track an output without a file
+    (MODEL / "not_asked.txt").write_text("there are verdicts on single episodes, and no pairs\n", encoding="utf-8")
+
+
+def _draw(tasks: Sequence[str], frac: float, *, seed: int) -> set[str]:
+    """Draw tasks, with all their episodes, so that none of a task that is judged is trained on."""
+    drawn = np.random.default_rng(seed).permutation(len(tasks))[: round(frac * len(tasks))]
+    return {tasks[index] for index in drawn}
 
 
 def _judge(
@@ -84,31 +105,36 @@ def _judge(
     held_out: Sequence[Pair],
     held_out_groups: Sequence[list[TrajectoryRow]],
 ) -> dict[str, Any]:
-    rows = [row for group in held_out_groups for row in group]
-    scores = score_episodes(model, [row.input_ids for row in token_rows(rows, codec)])
-    score_of = {row.trajectory_id: score for row, score in zip(rows, scores, strict=True)}
+    rows = {row.trajectory_id: row for group in held_out_groups for row in group}
+    rows |= {row.trajectory_id: row for pair in held_out for row in (pair.chosen, pair.rejected)}
+    scores = score_episodes(model, [row.input_ids for row in token_rows(list(rows.values()), codec)])
+    score_of = dict(zip(rows, scores, strict=True))
     margins = [score_of[pair.chosen.trajectory_id] - score_of[pair.rejected.trajectory_id] for pair in held_out]
-    bins = reliability(margins)
+    tasks = [pair.chosen.trajectory.task_id for pair in held_out]
+    bins, interval = reliability(margins), accuracy_interval(margins, tasks)
 
     def by_count(count: Callable[[TrajectoryRow], int]) -> float:
         differences = ([float(count(one.chosen) - count(one.rejected)) for one in side] for side in (seen, held_out))
         return counting_accuracy(*differences)
 
-    successes = [[row.trajectory.is_success for row in group] for group in held_out_groups]
+    scores_P_K = [[score_of[row.trajectory_id] for row in group] for group in held_out_groups]
+    success_P_K = [[row.trajectory.is_success for row in group] for group in held_out_groups]
     return {
         "num_pairs": len(seen),
         "num_held_out_pairs": len(held_out),
-        "num_held_out_tasks": len(held_out_groups),
         "accuracy": pair_accuracy(margins),
+        "accuracy_low": interval[0],
+        "accuracy_high": interval[1],
         "accuracy_by_length": by_count(lambda row: len(token_rows([row], codec)[0].input_ids)),
         "accuracy_by_turns": by_count(lambda row: sum(one.role == "assistant" for one in row.trajectory.messages)),
         "calibration_error": expected_calibration_error(bins),
         "reliability": [dataclasses.asdict(found) for found in bins],
-        f"best_of_{NUM_CHOICES}": best_of(
-            [[score_of[row.trajectory_id] for row in group] for group in held_out_groups],
-            successes,
-            num_samples=NUM_CHOICES,
-        ),
+        "reward_bench": reward_bench(scores_P_K, success_P_K),
+        **{
+            f"best_of_{num}": best_of(scores_P_K, success_P_K, num_samples=num)
+            for num in NUM_CHOICES
+            if any(len(group) >= num for group in held_out_groups)
+        },
     }
 
 

@@ -151,7 +151,7 @@ def _from_trajectories(
     if reward:
         rewards = {number: _reward(path, record, reward) for number, record in records}
         rollouts = [replace(one, reward=rewards[at]) for at, one in zip(imported.record_numbers, rollouts, strict=True)]
-    return RolloutFile(rollouts, imported.bad, unread_keys(imported))
+    return RolloutFile(rollouts, imported.bad, unread_keys(imported.unread))
 
 
 def is_unscored(value: Any) -> bool:

@@ -17,8 +17,9 @@ from posttrain.models.params import PretrainedModel
 from posttrain.provenance.environment import TREE_ROOT
 from posttrain.provenance.fingerprint import StageInputs
 from posttrain.provenance.import_graph import all_imports, is_empty, module_file
+from posttrain.train.params import SampledPairs
 
-SOURCE_KNOB = "generate_data.source.path"
+SOURCE_KNOB, FEEDBACK_KNOB = "generate_data.source.path", "sample_preferences.source.path"
 
 
 def tree_root() -> Path:
@@ -64,6 +65,8 @@ def _named(params: Params) -> Iterator[_NamedFiles]:
     root, source, model = tree_root(), params.generate_data.source, params.model
     if isinstance(source, ImportSource):
         yield _NamedFiles(SOURCE_KNOB, (source.path,), lambda stage, _: stage == "generate_data")
+    if not isinstance(preferences := params.sample_preferences.source, SampledPairs):
+        yield _NamedFiles(FEEDBACK_KNOB, (preferences.path,), lambda stage, _: stage == "import_preferences")
     if isinstance(model, PretrainedModel) and not Path(model.name).is_absolute() and (root / model.name).is_dir():
         knob = f"model.name: {model.name}"
         yield _NamedFiles(knob, (model.name,), lambda stage, _: stage == "prepare_model", is_large=True)

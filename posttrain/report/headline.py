@@ -21,9 +21,9 @@ def headline(reports: Reports) -> dict[str, float | None]:
     `policy_paraphrase_…`: the same tasks in words that no demonstration used; `policy_turns`: agent
     messages per episode. `sft_dev_loss`: the lowest on dev demonstrations, nats per agent token.
     `grpo_reward_std`: mean spread of the reward within a group, and `grpo_frac_reward_zero_std` the
-    groups without any, which teach nothing. `reward_model_accuracy` on held-out pairs, and
-    `reward_model_best_of_4_gain`: success of the one of four episodes that it picks, less that of
-    one at random, -1 … 1.
+    groups without any, which teach nothing. `reward_model_accuracy` on held-out pairs with the
+    ends of its interval at 95 %, and `reward_model_best_of_4_gain`: success of the one of four
+    episodes that it picks, less that of one at random, -1 … 1.
     """
     sft, policy = reports.evaluations["sft"], reports.evaluations["policy"]
     grpo = [line for line in reports.policy_lines if isinstance(line, GrpoLine)]
@@ -44,7 +44,9 @@ def headline(reports: Reports) -> dict[str, float | None]:
         "grpo_reward_std": fmean(line.reward_std for line in grpo) if grpo else None,
         "grpo_frac_reward_zero_std": fmean(line.frac_reward_zero_std for line in grpo) if grpo else None,
         "reward_model_accuracy": reward_model.accuracy,
-        "reward_model_best_of_4_gain": reward_model.best_of_4.picked - reward_model.best_of_4.random,
+        "reward_model_accuracy_low": reward_model.accuracy_low,
+        "reward_model_accuracy_high": reward_model.accuracy_high,
+        "reward_model_best_of_4_gain": best.picked - best.random if (best := reward_model.best_of_4) else None,
     }
 
 

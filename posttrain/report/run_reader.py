@@ -244,14 +244,16 @@ class ResamplingSummary(Source):
 class PreferencesSummary(Source):
     """`reports/sample_preferences/summary.json`."""
 
-    num_tasks: int
-    num_samples: int
+    num_tasks: int = 0  # that episodes were sampled of; of imported preferences nothing more is known
+    num_samples: int = 0
     num_pairs: int
-    num_ties: int
-    success_rate: Share
-    strict_success_rate: Share
+    num_ties: int = 0
+    success_rate: Share = 0.0
+    strict_success_rate: Share = 0.0
     num_success_over_failure: int
     num_strict_over_plain: int
+    num_said: int = 0
+    num_verdicts: int = 0
 
 
 class ReliabilityBin(Source):
@@ -276,16 +278,19 @@ class RewardModelSummary(Source):
 
     num_pairs: int
     num_held_out_pairs: int
-    accuracy: Share
-    accuracy_by_length: Share
-    accuracy_by_turns: Share
-    calibration_error: float
-    reliability: list[ReliabilityBin]
-    best_of_4: BestOf
+    accuracy: Share | None = None  # where nothing was compared
+    accuracy_low: Share | None = None  # unknown to reports of older code
+    accuracy_high: Share | None = None
+    accuracy_by_length: Share = 0.5
+    accuracy_by_turns: Share = 0.5
+    calibration_error: float = 0.0
+    reliability: list[ReliabilityBin] = []
+    best_of_4: BestOf | None = None
+    best_of_8: BestOf | None = None
 
     @property
     def is_better_than_counting(self) -> bool:
-        return self.accuracy > max(self.accuracy_by_length, self.accuracy_by_turns)
+        return (self.accuracy or 0.0) > max(self.accuracy_by_length, self.accuracy_by_turns)
 
 
 def read_object(path: Path, kind: type[Read]) -> Read:

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 from posttrain.data.edits import VerifiedEdit
+from posttrain.data.preferences import Pair, Said
 from posttrain.data.schemas import trajectory_row
 from posttrain.evals.groups import ROUNDING
 from posttrain.rollout.episode_sampler import ScoredWorld
-from posttrain.train.preference_pairs import Pair, reward_gap
+from posttrain.train.preference_pairs import reward_gap
 
 
 def edit_pairs(edits: Sequence[VerifiedEdit], world: ScoredWorld) -> list[Pair]:
@@ -15,5 +16,6 @@ def edit_pairs(edits: Sequence[VerifiedEdit], world: ScoredWorld) -> list[Pair]:
     pairs = []
     for edit in edits:
         scored = [world.reward.score(one, edit.task) for one in edit.pair()]
-        pairs.append(Pair(*(trajectory_row(one, edit.task, world.domain.tools) for one in scored)))
+        chosen, rejected = (trajectory_row(one, edit.task, world.domain.tools) for one in scored)
+        pairs.append(Pair(chosen, rejected, Said("edit", edit.who)))
     return [pair for pair in pairs if reward_gap(pair) > ROUNDING]

@@ -1,13 +1,12 @@
-"""Kahneman-Tversky optimisation (KTO) on a policy's own episodes one by one: the chosen ones of the
-pairs are desirable, the rejected ones undesirable.
+"""Kahneman-Tversky optimisation (KTO) on episodes one by one, each desirable or not: thumbs of
+people, and the sides of pairs.
 
 TRL's `KTOTrainer` (arXiv 2402.01306, eq. 7) on whole multi-turn episodes. With r an episode's gain
 in log-likelihood against the first policy, the loss is `desirable_weight` (1 - sigmoid(beta (r -
-z))) of a desirable one and `undesirable_weight` (1 - sigmoid(beta (z - r))) of an undesirable one;
-a step takes both of each pair.
+z))) of a desirable one and `undesirable_weight` (1 - sigmoid(beta (z - r))) of an undesirable one.
 
 z is how far the policy has come: the mean gain of mismatched episodes, at least 0, each a task's
-prompt, then what the agent wrote and read in the pair before it in the step. TRL takes the mean
+prompt, then what the agent wrote and read in the episode before it in the step. TRL takes the mean
 over a part of the step, in all processes.
 """
 
@@ -22,17 +21,16 @@ from torch import Tensor
 from trl import KTOConfig, KTOTrainer
 
 from posttrain.models.codec import TokenRow
-from posttrain.train.pair_training import COLUMNS, PairTraining, ReferenceTrainer, RowPair, episode_logprobs, padded
+from posttrain.train.pair_training import COLUMNS, PairTraining, ReferenceTrainer, episode_logprobs, padded
 from posttrain.train.policy_params import KtoParams
-from posttrain.train.sample_order import IntArray
+from posttrain.train.sample_order import drawn_by_length
 
 MATCHED, MISMATCHED = "", "KL_"  # how the names of TRL's columns begin
 
 
 def kto_trainer(training: PairTraining, params: KtoParams) -> ReferenceTrainer:
-    arguments, order = training.arguments(params), training.order(params)
-    pairs_per_part = arguments["per_device_train_batch_size"]
-    arguments["per_device_train_batch_size"] = 2 * pairs_per_part  # TRL counts episodes
+    arguments = training.arguments(params)
+    arguments["per_device_train_batch_size"] *= 2  # TRL counts episodes
     return _Kto(
         args=KTOConfig(
             **arguments,
@@ -42,7 +40,7 @@ def kto_trainer(training: PairTraining, params: KtoParams) -> ReferenceTrainer:
             max_length=None,
         ),
         ref_model=training.reference(),
-        train_dataset=_episodes(training.pairs, order, batch_size=params.batch_size, pairs_per_part=pairs_per_part),
+        train_dataset=_episodes(training, params),
         data_collator=partial(_collated, pad_id=training.tokenizer.pad_token_id),
         **training.parts(),
     )
@@ -58,25 +56,27 @@ def mismatched(row: TokenRow, other: TokenRow) -> TokenRow:
     )
 
 
-def _episodes(pairs: Sequence[RowPair], order: IntArray, *, batch_size: int, pairs_per_part: int) -> Dataset:
-    """A row per episode of each step: a part's chosen ones, then its rejected ones, each beside
-    the episode that it is mismatched with."""
+def _episodes(training: PairTraining, params: KtoParams) -> Dataset:
+    """A row per episode of each step, beside the episode that it is mismatched with."""
+    given = [(pair[side], side == 0) for pair in training.pairs for side in (0, 1)] + list(training.verdicts)
+    weights = [weight for weight in training.weights or [1.0] * len(training.pairs) for _ in (0, 1)]
+    weights += [weights[-1] if weights else 1.0] * len(training.verdicts)  # like an imported pair, which come last
+    size = 2 * params.batch_size
+    lengths = [len(row.input_ids) for row, _ in given]
+    order = drawn_by_length(lengths, weights, params.max_steps, size, seed=training.seed)
+    before = np.roll(order.reshape(-1, size), 1, axis=1).ravel()
     rows: dict[str, list[Any]] = {f"{kind}{name}": [] for kind in (MATCHED, MISMATCHED) for name in COLUMNS}
-    before = np.roll(order.reshape(-1, batch_size), 1, axis=1).ravel()  # the pair before in the step
-    for start in range(0, len(order), pairs_per_part):
-        part = slice(start, start + pairs_per_part)
-        for side in (0, 1):
-            for own, other in zip(order[part], before[part], strict=True):
-                row = pairs[own][side]
-                for kind, one in ((MATCHED, row), (MISMATCHED, mismatched(row, pairs[other][side]))):
-                    rows[f"{kind}input_ids"].append(one.input_ids)
-                    rows[f"{kind}mask"].append(one.mask)
-    labels = ([True] * pairs_per_part + [False] * pairs_per_part) * (len(order) // pairs_per_part)
-    return Dataset.from_dict({**rows, "label": labels})
+    for own, other in zip(order, before, strict=True):
+        row = given[own][0]
+        for kind, one in ((MATCHED, row), (MISMATCHED, mismatched(row, given[other][0]))):
+            rows[f"{kind}input_ids"].append(one.input_ids)
+            rows[f"{kind}mask"].append(one.mask)
+    return Dataset.from_dict({**rows, "label": [given[own][1] for own in order]})
 
 
 class _Kto(ReferenceTrainer, KTOTrainer):  # type: ignore[misc]  # trl is untyped
-    """KTOTrainer on token ids; logs how many pairs are in the right order."""
+    """KTOTrainer on token ids; logs how often, of a desirable and an undesirable episode of a part,
+    the first gained more."""
 
     def reference_columns(self, batch: Mapping[str, Tensor]) -> dict[str, list[float]]:
         columns = {}
@@ -100,9 +100,10 @@ class _Kto(ReferenceTrainer, KTOTrainer):  # type: ignore[misc]  # trl is untype
             return outputs
 
         loss = super().compute_loss(recording, inputs, return_outputs, num_items_in_batch)
-        chosen_N, rejected_N = (logprobs[-1] - inputs["ref_logps"]).chunk(2)  # the mismatched ones come first
-        is_ordered_N = self.accelerator.gather((chosen_N > rejected_N).float())
-        self._metrics["train"]["rewards/accuracies"].append(is_ordered_N.mean().item())
+        gains_N, is_good_N = logprobs[-1] - inputs["ref_logps"], inputs["label"].bool()  # the mismatched come first
+        is_ordered = (gains_N[is_good_N, None] > gains_N[~is_good_N]).float()
+        if bool((share := self.accelerator.gather(is_ordered.mean()).nanmean()).isfinite()):
+            self._metrics["train"]["rewards/accuracies"].append(share.item())
         return loss
 
 

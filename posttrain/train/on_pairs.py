@@ -16,7 +16,9 @@ from typing import Any
 from torch import Tensor
 from trl import DPOConfig, DPOTrainer
 
+from posttrain.data.preferences import Pair, Verdict
 from posttrain.models.codec import ChatCodec
+from posttrain.train.episode_tokens import token_rows
 from posttrain.train.kto import kto_trainer
 from posttrain.train.orpo import orpo_trainer
 from posttrain.train.pair_training import (
@@ -27,7 +29,6 @@ from posttrain.train.pair_training import (
     pair_dataset,
 )
 from posttrain.train.policy_params import DpoParams, KtoParams, OrpoParams, PairParams, TrainPolicyParams
-from posttrain.train.preference_pairs import Pair, token_rows
 from posttrain.train.resumable_trainer import TrainingRun
 
 
@@ -36,12 +37,15 @@ def learn_from_pairs(
     codec: ChatCodec,
     pairs: Sequence[Pair],
     algorithm: PairParams,
+    verdicts: Sequence[Verdict] = (),
     *,
     params: TrainPolicyParams,
     seed: int,
     run: TrainingRun,
 ) -> None:
-    """Train `model` in place; the chosen episode of a pair becomes likelier than the rejected."""
+    """Train `model` in place; the chosen episode of a pair becomes likelier than the rejected.
+    `verdicts` are learnt by KTO alone."""
+    thumbs = [one for one in verdicts if one.is_desirable is not None]
     chosen, rejected = (token_rows([getattr(pair, side) for pair in pairs], codec) for side in ("chosen", "rejected"))
     training = PairTraining(
         model,
@@ -51,6 +55,11 @@ def learn_from_pairs(
         checkpoint_every_steps=params.checkpoint_every_steps,
         seed=seed,
         run=run,
+        weights=[pair.weight for pair in pairs],
+        verdicts=[
+            (row, bool(one.is_desirable))
+            for row, one in zip(token_rows([one.row for one in thumbs], codec), thumbs, strict=True)
+        ],
     )
     train_on_pairs(training, algorithm)
 

@@ -18,9 +18,10 @@ from posttrain.models.distributed import is_sharded, pair_parts
 from posttrain.models.params import OptimizerParams
 from posttrain.models.sharding import learner_of
 from posttrain.models.token_logprobs import IGNORED, agent_logprobs, pad_right
+from posttrain.runtime.exits import DataError
 from posttrain.train.policy_params import PairParams
 from posttrain.train.resumable_trainer import Resumable, TrainingRun, trainer_arguments
-from posttrain.train.sample_order import IntArray, passes_by_length
+from posttrain.train.sample_order import IntArray, drawn_by_length
 
 SIDES = ("chosen", "rejected")
 COLUMNS = ("input_ids", "mask")
@@ -30,8 +31,8 @@ RowPair = tuple[TokenRow, TokenRow]  # chosen, rejected
 
 @dataclass(frozen=True, slots=True)
 class PairTraining:
-    """A training on (chosen, rejected) pairs, used in shuffled passes; `model` is trained in
-    place."""
+    """A training on (chosen, rejected) pairs, drawn by their `weights`, and for KTO on single
+    episodes too, each with whether it is desirable; `model` is trained in place."""
 
     model: Any
     tokenizer: Any
@@ -40,6 +41,8 @@ class PairTraining:
     checkpoint_every_steps: int
     seed: int
     run: TrainingRun
+    weights: Sequence[float] = ()  # of the pairs; none is all alike
+    verdicts: Sequence[tuple[TokenRow, bool]] = ()
 
     def arguments(self, params: PairParams) -> dict[str, Any]:
         """The trainer's arguments."""
@@ -73,8 +76,11 @@ class PairTraining:
 
     def order(self, params: PairParams) -> IntArray:
         """The pairs of all steps, shape (max_steps * batch_size,), the longest of a step first."""
+        if not self.pairs:
+            raise DataError(f"{params.type} learns from pairs, and there are thumbs alone: kto learns from these")
         lengths = [max(len(row.input_ids) for row in pair) for pair in self.pairs]
-        return passes_by_length(lengths, params.max_steps, params.batch_size, seed=self.seed)
+        weights = self.weights or [1.0] * len(lengths)
+        return drawn_by_length(lengths, weights, params.max_steps, params.batch_size, seed=self.seed)
 
 
 def pair_dataset(pairs: Sequence[RowPair]) -> Dataset:

@@ -1,6 +1,6 @@
 """Knobs of SFT, preference pairs and the reward model."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -44,7 +44,36 @@ class TrainSftParams(OptimizerParams):
         return self
 
 
+class SampledPairs(Section):
+    """The SFT policy's own episodes of a task, compared by their reward."""
+
+    type: Literal["sampled"]
+
+
+class ImportedPairs(Section):
+    """What people or judges said, and nothing is sampled. `path` is a file, or a folder with files,
+    relative to the repository, under a dep of the stage `import_preferences` such as
+    `data/feedback`."""
+
+    example: ClassVar[str] = "{path: data/feedback/ours.jsonl}"
+    type: Literal["import"]
+    path: str
+
+
+class SampledAndImportedPairs(Section):
+    """Both; `import_frac` of the pairs that a training draws are imported ones."""
+
+    example: ClassVar[str] = "{path: data/feedback/ours.jsonl, import_frac: 0.5}"
+    type: Literal["both"]
+    path: str
+    import_frac: Annotated[float, Field(gt=0, lt=1)]
+
+
+PairSource = Annotated[SampledPairs | ImportedPairs | SampledAndImportedPairs, Field(discriminator="type")]
+
+
 class SamplePreferencesParams(Section):
+    source: PairSource
     num_tasks: Count
     # the reward model is judged by the best of four
     num_samples: Annotated[int, Field(ge=4, le=100_000, description=SLIP)]

@@ -28,7 +28,7 @@ def learn_policy(
             case RejectionSamplingParams():
                 learnt.extend(learn_by_rejection_sampling(model, codec, inputs, algorithm, run=run, **how))
             case _:
-                learn_from_pairs(model, codec, inputs.pairs(), algorithm, run=run, **how)
+                learn_from_pairs(model, codec, inputs.pairs(), algorithm, inputs.verdicts(), run=run, **how)
 
     if params.begin_with:
         in_phases(list(params.phases.values()), learn, run)

@@ -18,9 +18,12 @@ REWARD_MODEL = FOLDER / "reward_model"
 PROCESS_MODEL, START, REPLAYED = FOLDER / "process_model", FOLDER / "start", FOLDER / "replayed.parquet"
 EARLIER_RUN = Path("data/earlier_run")
 EARLIER_POLICY, EARLIER_EPISODES = EARLIER_RUN / "policy", EARLIER_RUN / "episodes.parquet"
+NOT_ASKED = "not_asked.txt"  # in the folder of a model that was not trained: why
 # of train_policy, that the stage has
 KNOBS = ("begin_with", "algorithm", "reward_model_weight", "start", "replay_buffer")
-_PAIRS, _REWARD_MODEL = Path("data/preferences/pairs.parquet"), Path("data/models/reward")
+VERDICTS = FOLDER / "verdicts.parquet"
+_PAIRS, _VERDICTS = Path("data/preferences/pairs.parquet"), Path("data/preferences/verdicts.parquet")
+_REWARD_MODEL = Path("data/models/reward")
 _PROCESS_MODEL = Path("data/models/process")
 
 
@@ -30,6 +33,7 @@ def selected(knobs: Mapping[str, Any]) -> dict[Path, Path]:
     phases = _phases(knobs)
     is_read = {
         (_PAIRS, PAIRS): any(one["type"] in ("dpo", "kto", "orpo") for one in phases),
+        (_VERDICTS, VERDICTS): any(one["type"] == "kto" for one in phases),
         (_REWARD_MODEL, REWARD_MODEL): knobs["train_policy.reward_model_weight"] > 0,
         (_PROCESS_MODEL, PROCESS_MODEL): _reads_process_model(phases),
         (EARLIER_POLICY, START): knobs["train_policy.start"] == "earlier_run",
@@ -46,7 +50,7 @@ def idle_deps(knobs: Mapping[str, Any]) -> frozenset[str]:
     """Deps of `select_policy_inputs` that the chosen algorithm does not read. `posttrain plan` asks
     as well, by the stage's `meta`."""
     read = selected(knobs)
-    idle = {str(source) for source in (_PAIRS, _REWARD_MODEL, _PROCESS_MODEL) if source not in read}
+    idle = {str(source) for source in (_PAIRS, _VERDICTS, _REWARD_MODEL, _PROCESS_MODEL) if source not in read}
     if not {EARLIER_POLICY, EARLIER_EPISODES} & read.keys():
         idle.add(str(EARLIER_RUN))
     return frozenset(idle if reads_edits(knobs) else {*idle, str(EDITS.parent)})
@@ -56,6 +60,12 @@ def deps_of_no_process_model(knobs: Mapping[str, Any]) -> frozenset[str]:
     """The same for `train_process_model`, which trains none where no credit reads it."""
     is_read = _reads_process_model(_phases(knobs))
     return frozenset() if is_read else frozenset(["data/models/sft", "data/raw/tasks.parquet"])
+
+
+def no_feedback(knobs: Mapping[str, Any]) -> frozenset[str]:
+    """The same for `import_preferences`, where its source names no files."""
+    source = knobs["sample_preferences.source"]
+    return frozenset(["data/feedback"]) if source["type"] == "sampled" else frozenset()
 
 
 def _reads_process_model(phases: Sequence[Mapping[str, Any]]) -> bool:

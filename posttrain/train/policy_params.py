@@ -30,9 +30,9 @@ class DpoParams(Section):
 
 
 class KtoParams(Section):
-    """Kahneman-Tversky optimisation (arXiv 2402.01306): the chosen episodes of the sampled pairs
-    are desirable, the rejected ones undesirable, each by itself. A step has both of `batch_size`
-    pairs."""
+    """Kahneman-Tversky optimisation (arXiv 2402.01306) on single episodes: imported thumbs, and
+    both sides of the pairs, the chosen desirable and the rejected not. A step has 2 `batch_size`
+    episodes. Where one kind is rarer, its weight is to be higher."""
 
     example: ClassVar[str] = (
         "{max_steps: 80, batch_size: 32, beta: 0.5, desirable_weight: 1.0, undesirable_weight: 1.0}"

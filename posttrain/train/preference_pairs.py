@@ -1,4 +1,4 @@
-"""Preference pairs: a better and a worse episode of one task, and the file that holds them.
+"""Which episodes of a policy make a preference pair: a better and a worse one of the same task.
 
 Episodes of different tasks are never compared: their rewards differ by how hard the task was. A
 task gives one pair; more of them would share their episodes and count its mistakes several times.
@@ -6,32 +6,13 @@ The best and the worst show most surely which is better, the closest what makes 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Literal
 
-import pyarrow as pa
-
-from posttrain.data.files import read_parquet, write_parquet
-from posttrain.data.schemas import TRAJECTORIES_SCHEMA, TrajectoryRow, rows_from_table, trajectories_table
+from posttrain.data.preferences import Pair
+from posttrain.data.schemas import TrajectoryRow
 from posttrain.evals.groups import ROUNDING
-from posttrain.models.codec import ChatCodec, TokenRow
 from posttrain.runtime.exits import DataError
-
-PAIRS_SCHEMA = pa.schema(
-    [
-        pa.field(f"{side}_{column.name}", column.type)
-        for side in ("chosen", "rejected")
-        for column in TRAJECTORIES_SCHEMA
-    ]
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    chosen: TrajectoryRow
-    rejected: TrajectoryRow
 
 
 class PairKind(StrEnum):
@@ -42,6 +23,7 @@ class PairKind(StrEnum):
     BOTH_SUCCEED = "both_succeed"
     BOTH_FAIL = "both_fail"
     FAILURE_OVER_SUCCESS = "failure_over_success"  # only by a reward that is the world's own
+    SAID = "said"  # somebody said so
 
 
 def pairs_of(rows: Sequence[TrajectoryRow], rule: Literal["best_worst", "closest"]) -> list[Pair]:
@@ -58,6 +40,12 @@ def pairs_of(rows: Sequence[TrajectoryRow], rule: Literal["best_worst", "closest
         raise ValueError(f"{len(unscored)} of {len(kept)} episodes have no reward, the first is {unscored[0]}")
     choose = _best_and_worst if rule == "best_worst" else _closest
     return [pair for group in group_by_task(kept) if (pair := choose(group)) is not None]
+
+
+def all_pairs_of(group: Sequence[TrajectoryRow]) -> list[Pair]:
+    """Every two episodes of a task whose rewards differ, the better first, to judge by."""
+    kept = [row for row in group if not row.trajectory.is_aborted]
+    return [pair for one in kept for other in kept if reward_gap(pair := Pair(one, other)) > ROUNDING]
 
 
 def refuse_no_pairs(pairs: Sequence[Pair], *, num_tasks: int, num_samples: int) -> None:
@@ -77,7 +65,9 @@ def group_by_task(rows: Sequence[TrajectoryRow]) -> list[list[TrajectoryRow]]:
 
 
 def kind_of(pair: Pair) -> PairKind:
-    """An episode that nobody graded counts as a failure."""
+    """An episode that nobody graded counts as a failure, where nobody said which is better."""
+    if pair.said.source == "import":
+        return PairKind.SAID
     chosen, rejected = pair.chosen.trajectory, pair.rejected.trajectory
     if chosen.is_success and rejected.is_success:
         is_strict = chosen.is_strict_success and not rejected.is_strict_success
@@ -92,54 +82,22 @@ def reward_gap(pair: Pair) -> float:
 
 
 def composition(pairs: Sequence[Pair]) -> Mapping[str, float]:
-    """Summary of the pairs, one at least: how many of each kind, how far apart in reward, how long.
+    """Summary of the pairs: how many of each kind, how far apart in reward, how long.
 
     Pairs 1.0 over 0.0, a success over a failure, of 2 and 4 agent tokens, and 0.3 over 0.1, both
     failures, of 6 and 4: `num_success_over_failure` and `num_both_fail` 1, other kinds 0;
     `reward_gap_mean` 0.6, `_min` 0.2, `_max` 1.0; `chosen_tokens_mean` and `rejected_tokens_mean`
-    4.0. Tokens are 0 where no engine of ours has played.
+    4.0. Tokens are 0 where no engine of ours has played. Pairs that somebody said have no gap.
     """
     kinds = [kind_of(pair) for pair in pairs]
-    gaps = [reward_gap(pair) for pair in pairs]
+    gaps = [reward_gap(pair) for pair, kind in zip(pairs, kinds, strict=True) if kind != PairKind.SAID]
+    of_gaps = {"mean": sum(gaps) / len(gaps), "min": min(gaps), "max": max(gaps)} if gaps else {}
     return {
         **{f"num_{kind}": kinds.count(kind) for kind in PairKind},
-        "reward_gap_mean": sum(gaps) / len(gaps),
-        "reward_gap_min": min(gaps),
-        "reward_gap_max": max(gaps),
-        "chosen_tokens_mean": sum(sum(pair.chosen.trajectory.mask) for pair in pairs) / len(pairs),
-        "rejected_tokens_mean": sum(sum(pair.rejected.trajectory.mask) for pair in pairs) / len(pairs),
+        **{f"reward_gap_{name}": value for name, value in of_gaps.items()},
+        "chosen_tokens_mean": sum(sum(pair.chosen.trajectory.mask) for pair in pairs) / max(1, len(pairs)),
+        "rejected_tokens_mean": sum(sum(pair.rejected.trajectory.mask) for pair in pairs) / max(1, len(pairs)),
     }
-
-
-def token_rows(rows: Sequence[TrajectoryRow], codec: ChatCodec) -> list[TokenRow]:
-    """Tokens of each episode as an engine saw them, else the conversation rendered (imported
-    ones)."""
-    unseen = [row for row in rows if not row.trajectory.token_ids]
-    rendered = iter(codec.encode_rows((row.trajectory.messages, row.tools) for row in unseen))
-    seen = (row.trajectory for row in rows)
-    return [
-        TokenRow(list(played.token_ids), list(played.mask), list(played.mask)) if played.token_ids else next(rendered)
-        for played in seen
-    ]
-
-
-def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
-    """The columns of a trajectory twice, `chosen_…` and `rejected_…`."""
-    sides = [trajectories_table(pair.chosen for pair in pairs), trajectories_table(pair.rejected for pair in pairs)]
-    write_parquet(
-        path, pa.Table.from_arrays([column for side in sides for column in side.columns], schema=PAIRS_SCHEMA)
-    )
-
-
-def read_pairs(path: Path) -> list[Pair]:
-    table = read_parquet(path, PAIRS_SCHEMA)
-    # the chosen one's columns, then the rejected one's
-    width = len(TRAJECTORIES_SCHEMA)
-    chosen, rejected = (
-        rows_from_table(pa.Table.from_arrays(table.columns[start : start + width], schema=TRAJECTORIES_SCHEMA))
-        for start in (0, width)
-    )
-    return [Pair(*sides) for sides in zip(chosen, rejected, strict=True)]
 
 
 def _best_and_worst(group: Sequence[TrajectoryRow]) -> Pair | None:

@@ -26,7 +26,7 @@ from posttrain.models.sharding import place_for_training, quantization_of
 from posttrain.models.token_logprobs import pad_right
 from posttrain.train.params import TrainRewardModelParams
 from posttrain.train.resumable_trainer import Resumable, TrainingRun, trainer_arguments
-from posttrain.train.sample_order import passes_by_length
+from posttrain.train.sample_order import drawn_by_length
 from posttrain.train.trainable import movable, prepared
 
 SCORE_BATCH_SIZE = 64
@@ -55,12 +55,13 @@ def train_reward_model(
     tokenizer: Any,
     *,
     pairs: Sequence[tuple[TokenRow, TokenRow]],
+    weights: Sequence[float] = (),
     params: TrainRewardModelParams,
     seed: int,
     run: TrainingRun,
 ) -> None:
-    """Train `model` in place on (chosen, rejected) pairs, used in shuffled passes. Resumes from
-    `run.checkpoint`."""
+    """Train `model` in place on (chosen, rejected) pairs in shuffled passes, drawn by their
+    `weights` (none: all alike). Resumes from `run.checkpoint`."""
     num_parts, pairs_per_part = pair_parts(params.batch_size, "train_reward_model.batch_size", run.rows_at_once)
     lengths = [max(len(row.input_ids) for row in pair) for pair in pairs]
     optimizer_params = OptimizerParams(lr=params.lr, optimizer="adamw")
@@ -85,7 +86,7 @@ def train_reward_model(
         whole=model,
         args=arguments,
         train_dataset=Dataset.from_dict(columns).select(
-            passes_by_length(lengths, params.max_steps, params.batch_size, seed=seed)
+            drawn_by_length(lengths, weights, params.max_steps, params.batch_size, seed=seed)
         ),
         processing_class=tokenizer,
         optimizer_params=optimizer_params,

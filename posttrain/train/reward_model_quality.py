@@ -12,6 +12,8 @@ from typing import TypedDict
 
 import numpy as np
 
+from posttrain.evals.significance import share_interval
+
 NUM_BINS = 5
 
 
@@ -25,6 +27,14 @@ class ReliabilityBin:
     num_pairs: int
     confidence: float
     accuracy: float
+
+
+class RewardBench(TypedDict):
+    """Share of tasks in which a right episode is scored above three wrong ones, chance .25
+    (RewardBench 2, arXiv 2506.01937), and of how many tasks."""
+
+    num_tasks: int
+    accuracy: float | None  # None without such a task
 
 
 class BestOf(TypedDict):
@@ -44,6 +54,23 @@ def pair_accuracy(margins_N: Sequence[float]) -> float:
     margins = np.asarray(margins_N, dtype=np.float64)
     # a model that gives every episode one score is as good as a coin
     return float((margins > 0).mean() + (margins == 0).mean() / 2) if len(margins) else math.nan
+
+
+def accuracy_interval(margins_N: Sequence[float], tasks_N: Sequence[str]) -> tuple[float, float]:
+    """Wilson's interval of the pair accuracy at 95 %, for as many independent pairs as would vary
+    as much: pairs of one task are right or wrong together. NaN without pairs."""
+    is_right_N = (np.asarray(margins_N) > 0) + (np.asarray(margins_N) == 0) / 2
+    if not len(is_right_N):
+        return math.nan, math.nan
+    share, tasks = float(is_right_N.mean()), sorted(set(tasks_N))
+    residuals = dict.fromkeys(tasks, 0.0)
+    for task, is_right in zip(tasks_N, is_right_N, strict=True):
+        residuals[task] += float(is_right) - share
+    num = len(tasks)
+    variance = sum(one**2 for one in residuals.values()) / len(is_right_N) ** 2 * num / max(1, num - 1)
+    num_effective = share * (1 - share) / variance if variance > 0 else num
+    num_effective = min(max(1, round(num_effective)), len(is_right_N))
+    return share_interval(share * num_effective, num_effective)
 
 
 def counting_accuracy(train_differences_N: Sequence[float], held_out_differences_N: Sequence[float]) -> float:
@@ -83,6 +110,20 @@ def expected_calibration_error(bins: Sequence[ReliabilityBin]) -> float:
     return (
         sum(found.num_pairs * abs(found.accuracy - found.confidence) for found in bins) / total if total else math.nan
     )
+
+
+def reward_bench(scores_P_K: Sequence[Sequence[float]], success_P_K: Sequence[Sequence[bool]]) -> RewardBench:
+    """Over all choices of a right and three wrong episodes of a task, and the mean over tasks that
+    have them. Scores 3, 1, 2, 0, 0 of one right and four wrong: 1."""
+    shares = []
+    for scores, successes in zip(scores_P_K, success_P_K, strict=True):
+        right, wrong = (
+            np.array([one for one, is_good in zip(scores, successes, strict=True) if is_good == side])
+            for side in (True, False)
+        )
+        if len(right) and len(wrong) >= 3:
+            shares.append(np.mean([math.comb(int((wrong < one).sum()), 3) for one in right]) / math.comb(len(wrong), 3))
+    return RewardBench(num_tasks=len(shares), accuracy=float(np.mean(shares)) if shares else None)
 
 
 def best_of(

@@ -43,6 +43,18 @@ def passes_by_length(lengths: Sequence[int], max_steps: int, batch_size: int, *,
     return sort_within_batches(order, lengths, batch_size=batch_size)
 
 
+def drawn_by_length(
+    lengths: Sequence[int], weights: Sequence[float], max_steps: int, batch_size: int, *, seed: int
+) -> IntArray:
+    """`passes_by_length`, where a row of twice the weight is drawn twice as often."""
+    if len(set(weights)) <= 1:
+        return passes_by_length(lengths, max_steps, batch_size, seed=seed)
+    kinds = [repr(weight) for weight in weights]
+    shares = {kind: float(kind) * kinds.count(kind) for kind in set(kinds)}
+    order = weighted_order(kinds, shares, count=max_steps * batch_size, seed=seed)
+    return sort_within_batches(order, lengths, batch_size=batch_size)
+
+
 def largest_remainder(weights: Sequence[float], count: int) -> list[int]:
     """Share `count` out in integers in proportion to `weights`: 10 at 1, 1, 1 are 4, 3, 3."""
     exact = np.asarray(weights, dtype=np.float64) / np.sum(weights) * count

@@ -4,7 +4,7 @@ something was replaced, removed, repeated or wrapped."""
 import copy
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tests.data.imported_samples import SAMPLES
@@ -28,11 +28,13 @@ NAMES = (
 COLUMNS = ("split", "seed", "labels", "kind", "difficulty", "task_id", "stop_reason", "template", "entities", "weight")
 
 
-def hostile_records(num_records: int, seed: int, *, num_changes: int = 3) -> Iterator[dict[str, Any]]:
+def hostile_records(
+    num_records: int, seed: int, *, num_changes: int = 3, samples: Sequence[Mapping[str, Any]] = ()
+) -> Iterator[dict[str, Any]]:
     """Each with one to `num_changes` changes; some have none, and their like stands in the file
     often."""
     draw = random.Random(seed)
-    samples = [record for _, record in SAMPLES.values()]
+    samples = samples or [record for _, record in SAMPLES.values()]
     for _ in range(num_records):
         record = copy.deepcopy(draw.choice(samples))
         for _ in range(draw.randrange(num_changes + 1)):
@@ -55,7 +57,7 @@ def _change(draw: random.Random, record: dict[str, Any]) -> None:
             holder[key] = copy.deepcopy(draw.choice(VALUES))
         case 3 if isinstance(holder, list):
             holder.insert(key, copy.deepcopy(holder[key]))
-        case 4:
+        case 4 if holder:
             holder[key] = draw.choice(([holder[key]], {"content": holder[key]}, json.dumps(holder[key])))
         case 5:
             record[draw.choice(COLUMNS)] = copy.deepcopy(draw.choice(VALUES))

@@ -1,7 +1,7 @@
 """An edit of a knob runs the stages that read it and what their results change, and no other.
 
 The real `dvc.yaml` and `params.yaml`; each command is replaced by one that writes a hash of what
-the stage declares, but for the `select_…` stages, which run as they are.
+the stage declares, but for the stages that a knob may ask for nothing, which run as they are.
 """
 
 import json
@@ -27,13 +27,15 @@ import hashlib, json, pathlib, sys
 from types import SimpleNamespace
 import yaml
 from posttrain.config.params import parse_params
+from stages.import_preferences import import_preferences
 from stages.select_edits import select_edits
 from stages.select_policy_inputs import select_policy_inputs
 from stages.train_process_model import train_process_model
 
 name, stages = sys.argv[1], pathlib.Path(__file__).with_name("stages.json")
 stage, knobs, read = json.loads(stages.read_text())[name], yaml.safe_load(open("params.yaml")), []
-own = {one.__name__: one for one in (select_edits, select_policy_inputs, train_process_model)}
+asked = (select_edits, import_preferences, select_policy_inputs, train_process_model)
+own = {one.__name__: one for one in asked}
 if name in own:
     own[name](SimpleNamespace(params=parse_params(knobs, source="params.yaml"), is_first=True))
     sys.exit()
@@ -68,12 +70,14 @@ RUN_AGAIN = {
     "reward": EVALUATIONS | PAIRS | PROCESS | POLICY,
     "generate_data": ALL,
     "validate_data": VALIDATED,
-    "validate_data.max_quarantine_frac": ALL,
+    "validate_data.max_quarantine_frac": ALL | {"import_preferences"},
     "prepare_model": BASE,
     "resample_data": RESAMPLED,
     "train_sft": SFT,
     "train_sft.edit_copies": SFT | {"select_edits"},
     "sample_preferences": PAIRS,
+    "sample_preferences.source": PAIRS | {"import_preferences"},
+    "sample_preferences.pairs": PAIRS | {"import_preferences"},
     "sample_preferences.edit_pairs": SFT | {"select_edits"},  # nobody knows yet that SFT's rows stay
     "train_reward_model": {"train_reward_model", "select_policy_inputs", "report"},
     "train_process_model": PROCESS,  # nobody asked for it, which the plan cannot know

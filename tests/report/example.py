@@ -179,6 +179,8 @@ def good_reports() -> dict[str, Any]:
             "num_held_out_pairs": 36,
             "num_held_out_tasks": 51,
             "accuracy": 0.9,
+            "accuracy_low": 0.84,
+            "accuracy_high": 0.94,
             "accuracy_by_length": 0.6,
             "accuracy_by_turns": 0.55,
             "calibration_error": 0.04,

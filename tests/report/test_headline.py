@@ -29,6 +29,8 @@ def test_the_numbers_of_the_headline_are_those_of_the_reports(make_reports):
             "grpo_reward_std": 0.207,  # 0.3 - 0.006 × 15.5, the mean of the steps 1 … 30
             "grpo_frac_reward_zero_std": 0.125 + 0.5 * 20 / 30,  # from step 11 on half of the groups more
             "reward_model_accuracy": 0.9,
+            "reward_model_accuracy_low": 0.84,
+            "reward_model_accuracy_high": 0.94,
             "reward_model_best_of_4_gain": 0.25,  # 0.8 - 0.55
         }
     )

@@ -12,17 +12,18 @@ import yaml
 
 from posttrain.config.params import parse_params
 from posttrain.data.edits import VerifiedEdit, add_edits
+from posttrain.data.preferences import read_pairs
 from posttrain.data.schemas import read_tasks, read_trajectories
 from posttrain.models.loading import load_codec, load_model, save_model
 from posttrain.provenance.runner import StageRun
 from posttrain.report.run_reader import GrpoLine, read_policy_lines
 from posttrain.rewards.total import load_reward
 from posttrain.rollout.episodes import demonstrate
+from posttrain.runtime.exits import DataError
 from posttrain.traces.query import EpisodeFilter, matching
 from posttrain.traces.reading import read_episodes
 from posttrain.traces.store import open_to_read
 from posttrain.tracking.metrics_log import read_metrics
-from posttrain.train.preference_pairs import read_pairs
 from posttrain.train.rejection_sampling.params import RejectionSamplingParams
 from posttrain.train.resumable_trainer import METRICS
 from posttrain.worlds.catalog import make_domain
@@ -31,6 +32,7 @@ from posttrain.worlds.lookups.grade import SCORES
 from posttrain.worlds.lookups.matching import read
 from posttrain.worlds.lookups.scores import completion
 from stages.generate_data import generate_data
+from stages.import_preferences import import_preferences
 from stages.sample_preferences import sample_preferences
 from stages.select_edits import select_edits
 from stages.select_policy_inputs import select_policy_inputs
@@ -38,6 +40,8 @@ from stages.train_policy import train_policy
 from stages.train_process_model import train_process_model
 from stages.train_reward_model import train_reward_model
 from stages.train_sft import train_sft
+from tests.data.hostile import line
+from tests.data.test_preferences import PAIRS, THUMB
 from tests.limits import limits_of
 from tests.models.conftest import qwen_folder  # noqa: F401  # a fixture
 from tests.tiny import ONLINE
@@ -59,6 +63,7 @@ CHANGES = {
     },
     "agent": limits_of(2, 24, 4096).model_dump(),
     "sample_preferences": {
+        "source": {"type": "sampled"},
         "num_tasks": 6,
         "num_samples": 8,
         "temperature": 1.0,
@@ -119,6 +124,7 @@ def trained(content, qwen_folder, tmp_path_factory):  # noqa: F811
         save_model(load_model(qwen_folder), load_codec(qwen_folder).tokenizer, Path("data/models/base"))
         for stage in (
             select_edits,
+            import_preferences,
             train_sft,
             sample_preferences,
             train_reward_model,
@@ -193,6 +199,82 @@ def test_a_process_model_is_trained_where_credit_asks_for_it_and_else_nothing_is
     copied = Path("data/policy_inputs/process_model/model.safetensors")
     assert (model / "model.safetensors").read_bytes() == copied.read_bytes()
     assert len(read_metrics(Path("reports/train_policy/metrics.jsonl"))) == 2
+
+
+PAIR_SHAPES = ("trl", "openai", "anthropic", "ultrafeedback")
+
+
+def run_on_feedback(trained, content, folder, monkeypatch, records, source, name, changes=None):
+    """Every stage from the import to the policy, on a file of `records`."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    shutil.copytree(trained / "data", "data", dirs_exist_ok=True)
+    Path("data/feedback").mkdir(exist_ok=True)
+    Path("data/feedback/ours.jsonl").write_bytes(b"\n".join(map(line, records)))
+    knobs, _ = ON_PAIRS[name]
+    algorithm = {"type": name, "max_steps": 2, "batch_size": 2, "beta": 0.5, **knobs}
+    params = parse_params(
+        content
+        | {
+            "sample_preferences": content["sample_preferences"] | {"source": source},
+            "train_policy": content["train_policy"]
+            | {"algorithm": algorithm, "reward_model_weight": 0.0}
+            | (changes or {}),
+        },
+        source="params.yaml",
+    )
+    for stage in (import_preferences, sample_preferences, train_reward_model, select_policy_inputs, train_policy):
+        stage(StageRun(stage.__name__, "", params, folder / "checkpoints" / stage.__name__))
+    imported, reward_model = (
+        json.loads(Path(f"reports/{stage}/summary.json").read_text())
+        for stage in ("import_preferences", "train_reward_model")
+    )
+    return imported, reward_model, read_metrics(Path("reports/train_policy/metrics.jsonl"))
+
+
+@pytest.mark.parametrize("name", ["dpo", "kto"])
+def test_what_people_preferred_trains_a_reward_model_and_a_policy(trained, content, tmp_path, monkeypatch, name):
+    asked = ({**PAIRS[shape], "task_id": f"{shape}{number}"} for number in range(3) for shape in PAIR_SHAPES)
+    source = {"type": "import", "path": "data/feedback"}
+    imported, reward_model, steps = run_on_feedback(trained, content, tmp_path, monkeypatch, asked, source, name)
+    assert (imported["num_pairs"], imported["num_quarantined"]) == (12, 0)
+    counts = ("num_pairs", "num_held_out_pairs", "num_held_out_tasks")
+    assert [reward_model[count] for count in counts] == [6, 6, 6]
+    assert "best_of_4" not in reward_model  # nothing was sampled
+    assert steps[0]["loss"] == pytest.approx(ON_PAIRS[name][1], abs=1e-4)
+    kinds = json.loads(Path("reports/sample_preferences/summary.json").read_text())
+    assert (kinds["num_said"], kinds["num_pairs"]) == (12, 12)
+
+
+def test_imported_pairs_have_the_share_that_the_knob_says(trained, content, tmp_path, monkeypatch):
+    asked = ({**PAIRS["trl"], "task_id": f"t{number}"} for number in range(8))
+    source = {"type": "both", "path": "data/feedback/ours.jsonl", "import_frac": 0.25}
+    run_on_feedback(trained, content, tmp_path, monkeypatch, asked, source, "dpo")
+    pairs = read_pairs(Path("data/preferences/pairs.parquet"))
+    weights = {
+        source: sum(pair.weight for pair in pairs if pair.said.source == source) for source in ("sampled", "import")
+    }
+    assert weights == pytest.approx({"sampled": 0.75, "import": 0.25})
+
+
+def test_kto_learns_from_thumbs_alone_and_nothing_else_does(trained, content, tmp_path, monkeypatch):
+    records = [{**THUMB, "label": number % 3 == 0, "task_id": f"t{number}"} for number in range(6)]
+    source, how = {"type": "import", "path": "data/feedback"}, (trained, content, tmp_path, monkeypatch, records)
+    imported, reward_model, steps = run_on_feedback(*how, source, "kto")
+    assert (imported["num_thumbs_up"], imported["num_thumbs_down"], imported["num_people"]) == (2, 4, 1)
+    assert reward_model == {"num_pairs": 0, "num_held_out_pairs": 0}
+    assert len(steps) == 2
+    with pytest.raises(DataError, match="kto learns from these"):
+        run_on_feedback(*how, source, "dpo")
+    with pytest.raises(DataError, match="no pairs"):
+        run_on_feedback(*how, source, "kto", {"algorithm": ONLINE, "reward_model_weight": 0.1})
+
+
+def test_a_file_that_says_too_little_stops_the_import_and_leaves_the_reasons(trained, content, tmp_path, monkeypatch):
+    source = {"type": "import", "path": "data/feedback"}
+    with pytest.raises(DataError, match="2 of 3 records say nothing"):
+        run_on_feedback(trained, content, tmp_path, monkeypatch, [PAIRS["trl"], {}, {"a": 1}], source, "dpo")
+    assert len(Path("data/imported_preferences/quarantine.jsonl").read_text().splitlines()) == 2
 
 
 def traced_of(trained, stage, steps=None):

@@ -65,6 +65,13 @@ def pairs_of_step(step):
     return [pairs[place] for place in order[step * BATCH_SIZE :][:BATCH_SIZE]]
 
 
+def episodes_of_step(step):
+    """Both sides of all pairs, one by one, in the order of KTO's step."""
+    episodes = [(pair[side], side == 0) for pair in pairs_of_copies() for side in (0, 1)]
+    order = passes_by_length([len(row.input_ids) for row, _ in episodes], 3, 2 * BATCH_SIZE, seed=1)
+    return [episodes[place] for place in order[step * 2 * BATCH_SIZE :][: 2 * BATCH_SIZE]]
+
+
 def expected_loss(name, changes, start, now, step):
     pairs = pairs_of_step(step)
 
@@ -81,17 +88,16 @@ def expected_loss(name, changes, start, now, step):
                 (gain(good) / sum(good.mask) - gain(bad) / sum(bad.mask) - 1 / (2 * BETA)) ** 2 for good, bad in pairs
             ]
         case "kto", _:
-            strange = [  # with what follows the prompt of the pair before, the first one's being the last
-                [mismatched(row, other) for row, other in zip(pair, pairs[place - 1], strict=True)]
-                for place, pair in enumerate(pairs)
-            ]
+            episodes = episodes_of_step(step)
+            # with what follows the prompt of the episode before, the first one's being the last
+            strange = [mismatched(row, episodes[place - 1][0]) for place, (row, _) in enumerate(episodes)]
             losses = []
-            for first in range(0, BATCH_SIZE, BATCH_SIZE // NUM_PARTS):
-                part = slice(first, first + BATCH_SIZE // NUM_PARTS)
-                z = max(0.0, np.mean([gain(row) for pair in strange[part] for row in pair]))
-                for good, bad in pairs[part]:
-                    losses.append(1.5 * (1 - sigmoid(BETA * (gain(good) - z))))
-                    losses.append(0.75 * (1 - sigmoid(BETA * (z - gain(bad)))))
+            for first in range(0, 2 * BATCH_SIZE, 2 * BATCH_SIZE // NUM_PARTS):
+                part = slice(first, first + 2 * BATCH_SIZE // NUM_PARTS)
+                z = max(0.0, np.mean([gain(row) for row in strange[part]]))
+                for row, is_good in episodes[part]:
+                    distance = gain(row) - z if is_good else z - gain(row)
+                    losses.append((1.5 if is_good else 0.75) * (1 - sigmoid(BETA * distance)))
         case "orpo", _:
             losses = []
             for good, bad in pairs:

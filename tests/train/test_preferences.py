@@ -3,16 +3,9 @@ from dataclasses import replace
 import pytest
 
 from posttrain.data.importing.importer import import_trajectories
+from posttrain.data.preferences import Pair, Said, read_pairs, write_pairs
 from posttrain.data.schemas import TrajectoryRow
-from posttrain.train.preference_pairs import (
-    Pair,
-    PairKind,
-    composition,
-    kind_of,
-    pairs_of,
-    read_pairs,
-    write_pairs,
-)
+from posttrain.train.preference_pairs import PairKind, all_pairs_of, composition, kind_of, pairs_of
 from posttrain.types import Message, Outcome, StopReason, Trajectory
 
 
@@ -108,6 +101,7 @@ def test_the_composition_counts_each_kind_the_gaps_and_the_agents_tokens():
             "num_both_succeed": 0,
             "num_both_fail": 1,
             "num_failure_over_success": 0,
+            "num_said": 0,
             "reward_gap_mean": 0.5,  # of 1.0, 0.2 and 0.3
             "reward_gap_min": 0.2,
             "reward_gap_max": 1.0,
@@ -115,6 +109,17 @@ def test_the_composition_counts_each_kind_the_gaps_and_the_agents_tokens():
             "rejected_tokens_mean": 3.0,  # of 4, 4 and 1
         }
     )
+
+
+def test_pairs_that_somebody_said_have_no_gap():
+    said = Pair(graded(None, None), graded(None, None), Said("import", "ann"))
+    found = composition([said])
+    assert (found["num_said"], "reward_gap_mean" in found) == (1, False)
+
+
+def test_all_pairs_of_a_task_are_those_whose_rewards_differ():
+    rows = [episode("t", 1.0, "a"), episode("t", 0.0, "b"), episode("t", 1.0, "c")]
+    assert all_pairs_of(rows) == [Pair(rows[0], rows[1]), Pair(rows[2], rows[1])]
 
 
 def test_a_world_whose_own_reward_is_above_a_successs_for_a_failure_is_told_of():

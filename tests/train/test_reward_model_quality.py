@@ -2,12 +2,15 @@ import math
 
 import pytest
 
+from posttrain.evals.significance import share_interval
 from posttrain.train.reward_model_quality import (
+    accuracy_interval,
     best_of,
     counting_accuracy,
     expected_calibration_error,
     pair_accuracy,
     reliability,
+    reward_bench,
 )
 
 
@@ -56,3 +59,20 @@ def test_best_of_two_is_compared_with_taking_any_the_first_and_an_oracle():
 def test_groups_that_are_not_full_are_not_judged():
     with pytest.raises(ValueError, match="none with 4 episodes"):
         best_of([[0.1, 0.2]], [[True, False]], num_samples=4)
+
+
+def test_pairs_of_one_task_count_for_as_much_as_they_vary():
+    apart = accuracy_interval([1.0, 1.0, -1.0, 1.0] * 25, [str(place) for place in range(100)])
+    assert apart == pytest.approx(share_interval(75, 100), abs=2e-3)
+    together = accuracy_interval([1.0] * 75 + [-1.0] * 25, [str(place // 25) for place in range(100)])
+    assert together == pytest.approx(share_interval(2.25, 3))  # four tasks, each all right or all wrong: 3 degrees
+    assert accuracy_interval([1.0, 1.0], ["a", "b"]) == share_interval(2, 2)
+    assert all(map(math.isnan, accuracy_interval([], [])))
+
+
+def test_a_right_episode_is_above_three_wrong_ones_by_the_share_of_all_choices():
+    scores, right = [3.0, 1.0, 2.0, 0.0, 0.0], [True, False, False, False, False]
+    assert reward_bench([scores], [right]) == {"num_tasks": 1, "accuracy": 1.0}
+    # 1.5 is above three of four: one of four choices of three
+    assert reward_bench([[1.5, *scores[1:]], scores], [right, right])["accuracy"] == pytest.approx((1 / 4 + 1) / 2)
+    assert reward_bench([[1.0, 0.0]], [[True, False]]) == {"num_tasks": 0, "accuracy": None}

@@ -70,7 +70,7 @@ def pair_results(messages: Sequence[Message], tool_names: Sequence[str] = ()) ->
     numbers = itertools.count()
     paired = list(messages)
     turns = [index for index, message in enumerate(messages) if message.role == "assistant"]
-    for turn, end in zip(turns, [*turns[1:], len(messages)], strict=True):
+    for turn, end in zip(turns, [*turns[1:], len(messages)][: len(turns)], strict=True):
         calls = messages[turn].tool_calls
         ids = _unused_ids(calls, used, given, numbers)
         numbered = tuple(replace(call, id=own) for call, own in zip(calls, ids, strict=True))

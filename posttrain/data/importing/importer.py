@@ -3,7 +3,7 @@ tool schemas where none were recorded. `FORMATS` stand in the order in which a r
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -114,19 +114,23 @@ def refuse_too_many_bad(imported: Imported, *, max_quarantine_frac: float, sourc
     num_bad, num_records = len(imported.bad), len(imported.bad) + len(imported.rows)
     if imported.rows and num_bad <= max_quarantine_frac * num_records:
         return
-    reasons = Counter(bad.reason for bad in imported.bad).most_common(3)
-    first = {bad.reason: bad.number for bad in reversed(imported.bad)}
-    listed = "; ".join(f"{reason} ({count}, first record {first[reason]})" for reason, count in reasons)
     raise DataError(
         f"{source}: {num_bad} of {num_records} records are no trajectory in the format {imported.file_format}, and "
-        f"validate_data.max_quarantine_frac accepts {max_quarantine_frac:.1%}: {listed}. Mend or remove them, or name "
-        "the format that the file has in generate_data.source.format"
+        f"validate_data.max_quarantine_frac accepts {max_quarantine_frac:.1%}: {reasons_of(imported.bad)}. Mend or "
+        "remove them, or name the format that the file has in generate_data.source.format"
     )
 
 
-def unread_keys(imported: Imported) -> str:
+def reasons_of(bad: Sequence[BadRecord]) -> str:
+    """The three most common reasons, each with its first record."""
+    first = {one.reason: one.number for one in reversed(bad)}
+    reasons = Counter(one.reason for one in bad).most_common(3)
+    return "; ".join(f"{reason} ({count}, first record {first[reason]})" for reason, count in reasons)
+
+
+def unread_keys(unread: Mapping[str, int]) -> str:
     """A sentence on the keys that were not read; empty where all were."""
-    listed = ", ".join(f"{key} in {count}" for key, count in imported.unread.items())
+    listed = ", ".join(f"{key} in {count}" for key, count in unread.items())
     return f"keys not read, by the number of records: {listed}" if listed else ""
 
 

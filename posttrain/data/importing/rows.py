@@ -53,7 +53,7 @@ def row_of(read: Mapping[str, Any], fields: Fields, *, stop_tools: Collection[st
     _refuse_unanswered(messages, record)
     task_id = "" if record.get("task_id") is None else _label(record["task_id"], "its task_id")
     trajectory = Trajectory(
-        task_id=task_id or _opening_id(messages, parsed.untrained),
+        task_id=task_id or opening_id(messages, parsed.untrained),
         messages=messages,
         stop_reason=_stop_reason(record.get("stop_reason"), messages, stop_tools),
         seed=_seed(record.get("seed")),
@@ -185,7 +185,7 @@ def _seed(value: Any) -> int:
     return value
 
 
-def _opening_id(messages: Sequence[Message], untrained: Collection[int]) -> str:
+def opening_id(messages: Sequence[Message], untrained: Collection[int]) -> str:
     """16 hex digits of the messages before the agent's first: one opening, one task."""
     text = json.dumps(message_columns(opening_of(messages, untrained)), ensure_ascii=False, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

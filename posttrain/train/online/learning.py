@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from posttrain.data.edits import VerifiedEdit
+from posttrain.data.preferences import Pair, Verdict
 from posttrain.data.schemas import TrajectoryRow
 from posttrain.models import distributed
 from posttrain.models.codec import ChatCodec
@@ -20,7 +21,6 @@ from posttrain.train.online.loop import train_online
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.trainer_state import TrainingInputs
 from posttrain.train.policy_params import TrainPolicyParams
-from posttrain.train.preference_pairs import Pair
 from posttrain.train.rejection_sampling.params import RejectionSamplingParams, RetryReflection
 from posttrain.train.rejection_sampling.rounds import Learner, train_by_rejection_sampling
 from posttrain.train.replay import EditReplay, ExpertReplay, HintReplay
@@ -50,6 +50,7 @@ class PolicyInputs:
     process_model: Any = None
     edits: Sequence[VerifiedEdit] = ()
     pairs: Callable[[], Sequence[Pair]] = tuple
+    verdicts: Callable[[], Sequence[Verdict]] = tuple
     on_step: OnStep = lambda *_: None
 
     def training(self, source: "PolicyEpisodes", *, seed: int, **more: Any) -> TrainingInputs:
