@@ -18,6 +18,7 @@ from trl import DPOConfig, DPOTrainer
 
 from posttrain.data.preferences import Pair, Verdict
 from posttrain.models.codec import ChatCodec
+from posttrain.runtime.exits import DataError
 from posttrain.train.episode_tokens import token_rows
 from posttrain.train.kto import kto_trainer
 from posttrain.train.orpo import orpo_trainer
@@ -45,6 +46,8 @@ def learn_from_pairs(
 ) -> None:
     """Train `model` in place; the chosen episode of a pair becomes likelier than the rejected.
     `verdicts` are learnt by KTO alone."""
+    if not pairs and not isinstance(algorithm, KtoParams):
+        raise DataError(f"{algorithm.type} learns from pairs, and there are thumbs alone: kto learns from these")
     thumbs = [one for one in verdicts if one.is_desirable is not None]
     chosen, rejected = (token_rows([getattr(pair, side) for pair in pairs], codec) for side in ("chosen", "rejected"))
     training = PairTraining(

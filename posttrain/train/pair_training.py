@@ -18,7 +18,6 @@ from posttrain.models.distributed import is_sharded, pair_parts
 from posttrain.models.params import OptimizerParams
 from posttrain.models.sharding import learner_of
 from posttrain.models.token_logprobs import IGNORED, agent_logprobs, pad_right
-from posttrain.runtime.exits import DataError
 from posttrain.train.policy_params import PairParams
 from posttrain.train.resumable_trainer import Resumable, TrainingRun, trainer_arguments
 from posttrain.train.sample_order import IntArray, drawn_by_length
@@ -76,8 +75,6 @@ class PairTraining:
 
     def order(self, params: PairParams) -> IntArray:
         """The pairs of all steps, shape (max_steps * batch_size,), the longest of a step first."""
-        if not self.pairs:
-            raise DataError(f"{params.type} learns from pairs, and there are thumbs alone: kto learns from these")
         lengths = [max(len(row.input_ids) for row in pair) for pair in self.pairs]
         weights = self.weights or [1.0] * len(lengths)
         return drawn_by_length(lengths, weights, params.max_steps, params.batch_size, seed=self.seed)
