@@ -8,6 +8,7 @@ and none runs again because an unrelated knob was edited. No name is looked up i
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -41,6 +42,8 @@ def check_params(run: StageRun) -> None:
     problems += _model(run.params)
     if problems := problems or list(_memory(run.params)):
         raise refusal(problems, "params.yaml")
+    if found := run.params.reward.inversion():
+        print(f"reward.allow_failure_above_success is true: {found}", file=sys.stderr, flush=True)
     output = Path("data/params.checked")
     output.parent.mkdir(exist_ok=True)
     output.write_text("params.yaml has known keys, values in range and no contradiction.\n", encoding="utf-8")

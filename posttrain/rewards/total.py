@@ -11,8 +11,9 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from posttrain.rewards.params import RewardParams
+from posttrain.rewards.params import ExtraScore, RewardParams
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.import_by_name import load_named
 from posttrain.runtime.knobs import nearest
@@ -25,15 +26,15 @@ FREE_TOKENS_PER_MESSAGE = 64  # a call with one sentence of reasoning; twice as 
 BYTES_PER_TOKEN = 4  # of text whose tokens are not known (a text-only policy)
 
 
-def length_penalty(trajectory: Trajectory, task: Task) -> Score:
-    """A score that wants a negative weight: 0.0 up to `free` = 64 tokens for each message that was
-    written, so that it never pays to write less than is needed, then rising linearly to 1.0 at
-    twice that: DAPO's overlong term (arXiv 2503.14476, eq. 13).
+def length_penalty(trajectory: Trajectory, task: Task, *, target_tokens: int = FREE_TOKENS_PER_MESSAGE) -> Score:
+    """A score that wants a negative weight: 0.0 up to `target_tokens` for each message that was
+    written (`free` in all), so that it never pays to write less than is needed, then rising
+    linearly to 1.0 at twice that: DAPO's overlong term (arXiv 2503.14476, eq. 13).
 
-    A message with a call and an answer (128 free): 160 tokens cost (160 - 128) / 128 = 0.25.
+    A message with a call and an answer (128 free at 64): 160 tokens cost (160 - 128) / 128 = 0.25.
     """
     del task  # the same measure for every task
-    free = FREE_TOKENS_PER_MESSAGE * max(len(agent_messages(trajectory)), 1)
+    free = target_tokens * max(len(agent_messages(trajectory)), 1)
     written = (
         sum(trajectory.mask)
         if trajectory.mask
@@ -101,8 +102,14 @@ def load_reward(params: RewardParams, known: Sequence[str]) -> RuleReward:
         raise ConfigurationError(
             f"{', '.join(unknown)}: the world gives no such score; it gives {', '.join(known)}.{meant}"
         )
-    extra = [Term(extra.name, extra.weight, _find(extra.name, known)) for extra in params.extra]
+    extra = [Term(one.name, one.weight, _function(one, known)) for one in params.extra]
     return RuleReward((*weights.values(), *penalties.values()), tuple(extra))
+
+
+def _function(extra: ExtraScore, known: Sequence[str]) -> ScoreFunction | None:
+    if extra.target_tokens is not None:
+        return partial(length_penalty, target_tokens=extra.target_tokens)
+    return _find(extra.name, known)
 
 
 def _find(name: str, known: Sequence[str]) -> ScoreFunction | None:

@@ -6,6 +6,9 @@ episode's gain in log-likelihood over the first policy less the rejected one's, 
 
 - `sigmoid`: -log sigmoid(beta d) (eq. 7).
 - `hinge`: max(0, 1 - beta d) (SLiC, arXiv 2305.10425): 0 once the pair is 1 / beta apart.
+- `robust`: of the pairs a share e, `label_smoothing`, may stand the wrong way round:
+  (-(1 - e) log sigmoid(beta d) + e log sigmoid(-beta d)) / (1 - 2 e), unbiased for the loss of the
+  right pairs (rDPO, arXiv 2403.00409, eq. 10).
 - `ipo`: (d' - 1 / (2 beta))^2, d' of gains per agent token (IPO, arXiv 2310.12036, eq. 17): a pair
   is to be so far apart and no farther, where a sigmoid never has enough.
 """
@@ -80,8 +83,13 @@ def train_on_pairs(training: PairTraining, algorithm: PairParams) -> None:
 def dpo_trainer(training: PairTraining, params: DpoParams) -> ReferenceTrainer:
     trainer = _Dpo(
         args=DPOConfig(
-            **training.arguments(params), loss_type=params.loss, precompute_ref_log_probs=True, max_length=None
+            **training.arguments(params),
+            loss_type=params.loss,
+            label_smoothing=params.label_smoothing,
+            precompute_ref_log_probs=True,
+            max_length=None,
         ),
+        is_reference_free=params.reference_free,
         ref_model=training.reference(),
         train_dataset=pair_dataset(training.pairs),
         data_collator=pair_collator(training.tokenizer),
@@ -93,7 +101,14 @@ def dpo_trainer(training: PairTraining, params: DpoParams) -> ReferenceTrainer:
 
 
 class _Dpo(ReferenceTrainer, DPOTrainer):  # type: ignore[misc]  # trl is untyped
+    def __init__(self, *, is_reference_free: bool, **arguments: Any) -> None:
+        self._is_reference_free = is_reference_free
+        super().__init__(**arguments)
+
     def reference_columns(self, batch: Mapping[str, Tensor]) -> dict[str, list[float]]:
-        logprobs_2N = episode_logprobs(self.model, batch)
+        if self._is_reference_free:
+            logprobs_2N = [0.0] * len(batch["input_ids"])
+        else:
+            logprobs_2N = episode_logprobs(self.model, batch)
         num_pairs = len(logprobs_2N) // 2
         return {"ref_chosen_logps": logprobs_2N[:num_pairs], "ref_rejected_logps": logprobs_2N[num_pairs:]}

@@ -17,16 +17,30 @@ from posttrain.types import Task
 
 
 class DpoParams(Section):
-    """Direct preference optimisation (arXiv 2305.18290) on the sampled pairs. The example is the
-    one that README has figures of. `loss`: `sigmoid`, `hinge` (SLiC), which lets go of a pair once
-    it is 1 / `beta` apart, or `ipo`, which wants it 1 / (2 `beta`) apart per token."""
+    """Direct preference optimisation (arXiv 2305.18290) on the pairs. The example is the one that
+    README has figures of. `loss`: `sigmoid`, `hinge` (SLiC), which lets go of a pair once it is
+    1 / `beta` apart, `ipo`, which wants it 1 / (2 `beta`) apart per token, or `robust`.
+    `label_smoothing`: the share of pairs that may stand the wrong way round, for which `robust`
+    corrects (rDPO, arXiv 2403.00409). `reference_free`: the first policy counts as finding all
+    episodes equally likely."""
 
     example: ClassVar[str] = "{max_steps: 80, batch_size: 32, beta: 0.5, loss: sigmoid}"
     type: Literal["dpo"]
     max_steps: Count
     batch_size: SmallCount
     beta: Annotated[float, Field(gt=0)]
-    loss: Literal["sigmoid", "hinge", "ipo"]
+    loss: Literal["sigmoid", "hinge", "ipo", "robust"]
+    label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
+    reference_free: bool = False
+
+    @model_validator(mode="after")
+    def _can_doubt(self) -> Self:
+        if bool(self.label_smoothing) != (self.loss == "robust"):
+            raise ValueError(
+                f"label_smoothing is {self.label_smoothing:g} and loss {self.loss}: robust needs one above 0, and the "
+                "others read none"
+            )
+        return self
 
 
 class KtoParams(Section):

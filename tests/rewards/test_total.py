@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from posttrain.rewards.params import ExtraScore, RewardParams
 from posttrain.rewards.total import load_reward
 from posttrain.runtime.exits import ConfigurationError
-from posttrain.types import Outcome, StopReason
+from posttrain.types import Message, Outcome, StopReason, Trajectory
 from posttrain.worlds.grading import GENERAL_SCORES
 from posttrain.worlds.lookups.gold import Answer
 from posttrain.worlds.lookups.grade import SCORES as LOOKUP_SCORES
@@ -159,3 +159,21 @@ def test_weights_by_which_a_failure_could_earn_more_than_a_success_are_refused()
     assert "sum to 0.9" in refusal(completion=0.9)
     with pytest.raises(ValidationError, match="format stands twice"):
         RewardParams(weights=WEIGHTS, penalties=PENALTIES, extra=[ExtraScore(name="format", weight=0.001)])
+
+
+def test_what_failures_could_out_earn_is_tried_where_somebody_says_so():
+    knobs = {"weights": {"completion": 0.4, "tool_accuracy": 0.6}, "penalties": {"timeout": -0.5}, "extra": []}
+    tried = RewardParams.model_validate({**knobs, "allow_failure_above_success": True})
+    assert "all others come to 1.1" in tried.inversion()
+    with pytest.raises(ValidationError, match="allow_failure_above_success"):
+        RewardParams.model_validate(knobs)
+
+
+def test_a_length_penalty_has_its_own_target():
+    extra = [{"name": "length_penalty", "weight": -0.1, "target_tokens": 4}]
+    knobs = {"weights": {"completion": 1.0}, "penalties": {}, "extra": extra}
+    term = load_reward(RewardParams.model_validate(knobs), ["completion"]).extra_terms[0]
+    written = Trajectory("t", (Message("assistant", "x"),), StopReason.DONE, token_ids=(1,) * 6, mask=(1,) * 6)
+    assert term.function(written, None).value == pytest.approx((6 - 4) / 4)
+    with pytest.raises(ValidationError, match="is of length_penalty"):
+        RewardParams.model_validate({**knobs, "extra": [{**extra[0], "name": "accuracy"}]})

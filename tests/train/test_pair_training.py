@@ -21,6 +21,8 @@ RUNS_ON_PAIRS = [
     pytest.param("dpo", {"loss": "sigmoid"}, id="sigmoid"),
     pytest.param("dpo", {"loss": "hinge"}, id="hinge"),
     pytest.param("dpo", {"loss": "ipo"}, id="ipo"),
+    pytest.param("dpo", {"loss": "robust", "label_smoothing": 0.1}, id="robust"),
+    pytest.param("dpo", {"loss": "sigmoid", "reference_free": True}, id="reference_free"),
     pytest.param("kto", WEIGHTS, id="kto"),
     pytest.param("orpo", {}, id="orpo"),
 ]
@@ -76,11 +78,14 @@ def expected_loss(name, changes, start, now, step):
     pairs = pairs_of_step(step)
 
     def gain(row):
-        return logprob(now, row) - logprob(start, row)
+        return logprob(now, row) - (0 if changes.get("reference_free") else logprob(start, row))
 
     match name, changes.get("loss"):
-        case "dpo", "sigmoid":
-            losses = [-math.log(sigmoid(BETA * (gain(good) - gain(bad)))) for good, bad in pairs]
+        case "dpo", "sigmoid" | "robust":
+            wrong = changes.get("label_smoothing", 0)
+            apart = [BETA * (gain(good) - gain(bad)) for good, bad in pairs]
+            losses = [-(1 - wrong) * math.log(sigmoid(one)) + wrong * math.log(sigmoid(-one)) for one in apart]
+            losses = [loss / (1 - 2 * wrong) for loss in losses]
         case "dpo", "hinge":
             losses = [max(0.0, 1 - BETA * (gain(good) - gain(bad))) for good, bad in pairs]
         case "dpo", "ipo":
