@@ -81,7 +81,7 @@ def _teacher(params: Params, world: ScoredWorld, folder: Path) -> Player:
                     parameters=ChatParameters(folder / REFUSED),
                 )
                 played = resume_episodes(policy, tasks, folder / f"played-{temperature:g}.jsonl", **how)
-        return [world.reward.score(trajectory, task) for trajectory, task in zip(played, tasks, strict=True)]
+        return world.reward.score_all(played, tasks)
 
     return play
 

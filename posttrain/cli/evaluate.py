@@ -99,7 +99,7 @@ def _endpoint_player(
         played = resume_episodes(
             policy, tasks, file, domain=scored.domain, limits=scored.limits, seeds=seeds, progress=progress
         )
-        return [scored.reward.score(trajectory, task) for trajectory, task in zip(played, tasks, strict=True)]
+        return scored.reward.score_all(played, tasks)
 
     return play
 

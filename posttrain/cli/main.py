@@ -20,6 +20,7 @@ from posttrain.cli.demo import add_demo
 from posttrain.cli.evaluate import add_evaluate
 from posttrain.cli.health import add_health
 from posttrain.cli.jobs import add_jobs
+from posttrain.cli.judge import add_judge
 from posttrain.cli.models import add_models
 from posttrain.cli.pipeline import add_pipeline
 from posttrain.cli.traces import add_traces
@@ -29,11 +30,11 @@ from posttrain.runtime.redaction import redact_uncaught
 
 ADD = (
     *(add_pipeline, add_compare, add_health, add_traces, add_debug, add_jobs, add_clean),
-    *(add_models, add_check_world, add_train, add_evaluate, add_demo),
+    *(add_models, add_check_world, add_train, add_evaluate, add_judge, add_demo),
 )
 GROUPS = {
     "Pipeline": "run plan summary verify",
-    "Results": "compare dashboard health record traces debug edits",
+    "Results": "compare dashboard health record traces debug edits judge",
     "Models": "train evaluate get-model export export-gguf serve",
     "Worlds": "check-world demo",
     "Housekeeping": "jobs clean",

@@ -72,6 +72,8 @@ def _named(params: Params) -> Iterator[_NamedFiles]:
         yield _NamedFiles(knob, (model.name,), lambda stage, _: stage == "prepare_model", is_large=True)
     world = params.world.type
     yield _NamedFiles(f"world.type: {world}", _own_files(root, world), lambda _, inputs: "world" in inputs.params)
+    if (judge := params.reward.judge) and judge.rubric:
+        yield _NamedFiles("reward.judge.rubric", (judge.rubric,), lambda _, inputs: "reward" in inputs.params)
     for name in (extra.name for extra in params.reward.extra):
         yield _NamedFiles(f"reward.extra: {name}", _own_files(root, name), lambda _, inputs: "reward" in inputs.params)
 

@@ -9,7 +9,8 @@ from posttrain.runtime.knobs import Frac, Section, SmallCount
 
 
 class ExtraScore(Section):
-    """Another score of the world's, `length_penalty`, or a function as `module:function`.
+    """Another score of the world's, `length_penalty`, a judge's as `judge_task`, or a function as
+    `module:function`.
     `target_tokens` is of `length_penalty`: the tokens of a message that cost nothing."""
 
     name: str
@@ -23,6 +24,17 @@ class ExtraScore(Section):
         return self
 
 
+class JudgeParams(Section):
+    """A model behind `OPENAI_BASE_URL` that marks episodes (`rollout/judge.py`): the scores
+    `judge_task`, `judge_tools`, `judge_reasoning` and `judge_safety` of `extra`. `rubric`: a YAML
+    file, a dep of the stages that score, with a text for each dimension; null is the library's
+    own."""
+
+    model: str
+    rubric: str | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+
+
 class RewardParams(Section):
     """Weights of scores. `weights` are of scores where 1 is good, `penalties` of mistakes where 1
     is bad; each is a score that every world gives (`worlds/grading.py`) or that this one does.
@@ -33,6 +45,7 @@ class RewardParams(Section):
     penalties: dict[str, Annotated[float, Field(le=0)]]
     extra: list[ExtraScore]
     allow_failure_above_success: bool = False
+    judge: JudgeParams | None = None
 
     @model_validator(mode="after")
     def _weights_sum_to_one(self) -> Self:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from posttrain.rewards.params import ExtraScore, RewardParams
+from posttrain.rewards.params import ExtraScore, JudgeParams, RewardParams
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.import_by_name import load_named
 from posttrain.runtime.knobs import nearest
@@ -48,6 +48,7 @@ def length_penalty(trajectory: Trajectory, task: Task, *, target_tokens: int = F
     )
 
 
+JUDGED = "judge_"  # how the names of a judge's scores begin
 EXTRA_SCORES: dict[str, ScoreFunction] = {"length_penalty": length_penalty}
 
 
@@ -72,6 +73,13 @@ class RuleReward:
     def weights(self) -> Mapping[str, float]:
         """The weight of each score in the reward."""
         return {term.name: term.weight for term in (*self.world_terms, *self.extra_terms)}
+
+    def score_all(self, trajectories: Sequence[Trajectory], tasks: Sequence[Task]) -> list[Trajectory]:
+        """`score` of each; what a judge says is asked for at once."""
+        for term in self.extra_terms:
+            if prepare := getattr(term.function, "prepare", None):
+                prepare([one for one in trajectories if one.outcome is not None])
+        return [self.score(*one) for one in zip(trajectories, tasks, strict=True)]
 
     def score(self, trajectory: Trajectory, task: Task) -> Trajectory:
         """The trajectory with its `scores`, all of its world's included, and its `reward`. An
@@ -102,11 +110,17 @@ def load_reward(params: RewardParams, known: Sequence[str]) -> RuleReward:
         raise ConfigurationError(
             f"{', '.join(unknown)}: the world gives no such score; it gives {', '.join(known)}.{meant}"
         )
-    extra = [Term(one.name, one.weight, _function(one, known)) for one in params.extra]
+    extra = [Term(one.name, one.weight, _function(one, params.judge, known)) for one in params.extra]
     return RuleReward((*weights.values(), *penalties.values()), tuple(extra))
 
 
-def _function(extra: ExtraScore, known: Sequence[str]) -> ScoreFunction | None:
+def _function(extra: ExtraScore, judge: JudgeParams | None, known: Sequence[str]) -> ScoreFunction | None:
+    if extra.name.startswith(JUDGED) and extra.name not in known:
+        if judge is None:
+            raise ConfigurationError(f"reward.extra names {extra.name!r}, and reward.judge names no model")
+        make = load_named("posttrain.rollout.judge:judged_score", knob="reward.judge is read by")
+        judged: ScoreFunction = make(judge, extra.name.removeprefix(JUDGED))
+        return judged
     if extra.target_tokens is not None:
         return partial(length_penalty, target_tokens=extra.target_tokens)
     return _find(extra.name, known)

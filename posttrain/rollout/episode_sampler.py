@@ -69,7 +69,7 @@ class EpisodeSampler:
         return TokenPolicy(self._engine, self.codec, temperature=temperature)
 
     def scored(self, trajectories: Sequence[Trajectory], tasks: Sequence[Task]) -> list[Trajectory]:
-        return [self._reward.score(trajectory, task) for trajectory, task in zip(trajectories, tasks, strict=True)]
+        return self._reward.score_all(trajectories, tasks)
 
     def sample(
         self,

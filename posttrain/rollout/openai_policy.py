@@ -9,7 +9,7 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +58,10 @@ class OpenAiPolicy:
 
     async def reply(self, episode: Episode) -> Reply:
         """Raises EngineFailed, or ConfigurationError where the endpoint refuses any request."""
+        return await self.ask(episode.messages, seed=episode.seed, tools=episode.task_schemas())
+
+    async def ask(self, messages: Sequence[Message], *, seed: int, tools: Sequence[Mapping[str, Any]] = ()) -> Reply:
+        """The next message of a conversation. Raises as `reply` does."""
         from openai import APIConnectionError, APIStatusError
 
         client, places = self._client_of_loop()
@@ -67,7 +71,7 @@ class OpenAiPolicy:
             try:
                 while answer is None:
                     await self.account.wait()
-                    request = self.parameters.taken(self._request(episode))
+                    request = self.parameters.taken(self._request(messages, seed, tools))
                     try:
                         answer = await client.chat.completions.create(**request)
                     except APIStatusError as error:
@@ -92,8 +96,8 @@ class OpenAiPolicy:
             raise ConfigurationError(f"the endpoint answers {status} for {self._model}: {reason(said)}") from None
         raise EngineFailed(f"the endpoint answered {status} to the last of its tries: {reason(said)}") from None
 
-    def _request(self, episode: Episode) -> dict[str, Any]:
-        messages = [message.to_openai() for message in episode.messages]
+    def _request(self, told: Sequence[Message], seed: int, tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        messages = [message.to_openai() for message in told]
         for message in messages:
             # an answer's field, which endpoints refuse in a request
             thought = message.pop("reasoning_content", None)
@@ -106,10 +110,10 @@ class OpenAiPolicy:
             "messages": messages,
             "temperature": self._temperature,
             "max_tokens": self._max_new_tokens,
-            "seed": episode.seed % 2**31,
+            "seed": seed % 2**31,
         }
-        if schemas := episode.task_schemas():
-            request["tools"] = schemas
+        if tools:
+            request["tools"] = list(tools)
         return request
 
     def _read(self, answer: Any, latency_s: float) -> Reply:
