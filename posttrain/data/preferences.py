@@ -1,5 +1,5 @@
-"""What was preferred: pairs of episodes of one task, and verdicts on single episodes, each with who
-said it and when; and the files that hold them."""
+"""Tables of preferences: pairs of episodes of one task, and verdicts on single episodes, each with
+who said it and when."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
-"""How far a judge can be trusted: its agreement with people and with the world's own verdict, by
-Cohen's kappa beside exact agreement, and its biases, before its word becomes a reward."""
+"""Measures a judge before its word becomes a reward: its agreement with people and with the world's
+own verdict, by Cohen's kappa beside exact agreement, and its biases."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

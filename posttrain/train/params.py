@@ -51,8 +51,8 @@ class SampledPairs(Section):
 
 
 class ImportedPairs(Section):
-    """What people or judges said, and nothing is sampled. `path` is a file, or a folder with files,
-    relative to the repository, under a dep of the stage `import_preferences` such as
+    """Imported preferences of people or judges; nothing is sampled. `path` is a file, or a folder
+    with files, relative to the repository, under a dep of the stage `import_preferences` such as
     `data/feedback`."""
 
     example: ClassVar[str] = "{path: data/feedback/ours.jsonl}"

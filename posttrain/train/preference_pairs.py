@@ -1,4 +1,4 @@
-"""Which episodes of a policy make a preference pair: a better and a worse one of the same task.
+"""Preference pairs of a policy's episodes: a better and a worse one of the same task.
 
 Episodes of different tasks are never compared: their rewards differ by how hard the task was. A
 task gives one pair; more of them would share their episodes and count its mistakes several times.

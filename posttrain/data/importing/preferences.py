@@ -72,7 +72,7 @@ class Scored:
 
 @dataclass(slots=True)
 class ImportedPreferences:
-    """What files say. `unread`: for each key that nobody read, how many records have it."""
+    """The preferences of files. `unread`: for each key that nobody read, how many records have it."""
 
     pairs: list[Pair] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
@@ -346,7 +346,7 @@ def _mark(message: dict[str, Any]) -> float | None:
 
 
 def _with_tools(found: ImportedPreferences) -> ImportedPreferences:
-    """Where no tools were recorded, those that were called in any record."""
+    """Give the rows without recorded tools those that were called in any record."""
     rows = [row for pair in found.pairs for row in (pair.chosen, pair.rejected)]
     rows += [one.row for one in found.verdicts] + [one.row for one in found.scored]
     inferred = infer_tools([row.trajectory.messages for row in rows if row.tools is UNKNOWN_TOOLS])
