@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from posttrain.cli.annotate import add_annotate
 from posttrain.cli.check_world import add_check_world
 from posttrain.cli.clean import add_clean
 from posttrain.cli.command import grouped_help
@@ -29,12 +30,12 @@ from posttrain.runtime.exits import exit_codes
 from posttrain.runtime.redaction import redact_uncaught
 
 ADD = (
-    *(add_pipeline, add_compare, add_health, add_traces, add_debug, add_jobs, add_clean),
+    *(add_pipeline, add_compare, add_health, add_traces, add_debug, add_annotate, add_jobs, add_clean),
     *(add_models, add_check_world, add_train, add_evaluate, add_judge, add_demo),
 )
 GROUPS = {
     "Pipeline": "run plan summary verify",
-    "Results": "compare dashboard health record traces debug edits judge",
+    "Results": "compare dashboard health record traces debug edits annotate judge",
     "Models": "train evaluate get-model export export-gguf serve",
     "Worlds": "check-world demo",
     "Housekeeping": "jobs clean",

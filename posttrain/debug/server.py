@@ -1,28 +1,35 @@
-"""Serves the debugger's page on a loopback port, for the user who started it.
+"""Serves a page of commands on a loopback port, for the user who started it.
 
 A POST has to bring the key, which stands in the address's fragment, and browsers send that nowhere.
 GET gives the page, which holds no data, and changes nothing.
 """
 
 import json
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from posttrain.debug.page import DebugPage
 from posttrain.runtime.loopback import LOOPBACK, LoopbackServer, own_response
 
 _MAX_BODY_BYTES = 4 * 2**20
+
+
+class Commands(Protocol):
+    """The commands of a page, each a method that may change something."""
+
+    def run(self, name: str, given: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
+        """The status of an answer, and the answer."""
 
 
 class DebugServer(LoopbackServer):
     """Serves `page`, whose HTML is `html`. `address` has the key, which is all that a browser
     needs."""
 
-    def __init__(self, page: DebugPage, html: str, port: int = 0) -> None:
+    def __init__(self, page: Commands, html: str, port: int = 0) -> None:
         self.page, self._html = page, html
         routes = [Route("/", self._get, methods=["GET"]), Route("/{command}", self._post, methods=["POST"])]
         super().__init__(routes, port)
@@ -34,7 +41,7 @@ class DebugServer(LoopbackServer):
     async def _post(self, request: Request) -> Response:
         scheme, _, given_key = request.headers.get("authorization", "").partition(" ")
         if scheme != "Bearer" or not self.is_key(given_key):
-            return _json(403, {"error": "the key is in the address that `posttrain debug --ui` printed"})
+            return _json(403, {"error": "the key is in the address that the command printed"})
         body = bytearray()
         async for piece in request.stream():
             body += piece

@@ -72,7 +72,8 @@ class Scored:
 
 @dataclass(slots=True)
 class ImportedPreferences:
-    """The preferences of files. `unread`: for each key that nobody read, how many records have it."""
+    """The preferences of files. `unread`: for each key that nobody read, how many records have
+    it."""
 
     pairs: list[Pair] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
@@ -168,15 +169,18 @@ class _Reading:
         (row,) = self._rows([self._take(("completion", "response", "answer", "output"))])
         if marks and len(marks) != (num_turns := sum(one.role == "assistant" for one in row.trajectory.messages)):
             raise ValueError(f"it has {len(marks)} marks for {num_turns} turns of the agent")
-        if thumb is None and score is not None and not marks:
+        found: list[Pair | Scored | Verdict] = []
+        if score is not None:
             opening = opening_id(row.trajectory.messages, untrained_messages(row.trajectory))
-            return [Scored(row, number(score, "its score"), f"{said.who} {opening}", said)]
-        if thumb is None and not marks:
+            found.append(Scored(row, number(score, "its score"), f"{said.who} {opening}", said))
+        if thumb is not None or marks:
+            found.append(Verdict(row, None if thumb is None else _is_up(thumb), marks, said))
+        if not found:
             raise ValueError(
                 "it does not say what was preferred: it has neither a chosen and a rejected side, nor two answers and "
                 "a winner, nor answers with scores, nor a label, nor marks of turns"
             )
-        return [Verdict(row, None if thumb is None else _is_up(thumb), marks, said)]
+        return found
 
     def _sides(self) -> list[Any] | None:
         """The better answer and the worse; empty for a tie; None where the record is none such."""
@@ -234,11 +238,12 @@ class _Reading:
             self._take(("completions",)), self._take(("labels",))
             self._rest["completion"] = [{"role": "assistant", "content": step} for step in steps]
             return tuple(_mark({"label": one}) for one in labels)
-        key = next((key for key in _MESSAGES if isinstance(self._rest.get(key), list)), None)
-        if key is None:
+        key = next((key for key in _MESSAGES if key in self._rest), "")
+        told = _messages(self._rest.get(key), "user")
+        if len(told) < 2:
             return ()
-        messages = [dict(one) if isinstance(one, Mapping) else one for one in self._rest[key]]
-        own = [one for one in messages if isinstance(one, dict) and role_of(one) == "assistant"]
+        messages = [dict(one) for one in told]
+        own = [one for one in messages if role_of(one) == "assistant"]
         marks = tuple(_mark(one) for one in own)
         self._rest[key] = messages
         return marks if any(one is not None for one in marks) else ()
