@@ -22,6 +22,7 @@ from posttrain.train.policy import learn_policy
 from posttrain.train.policy_inputs import PAIRS, PROCESS_MODEL, REPLAYED, REWARD_MODEL, START, VERDICTS
 from posttrain.train.replay_buffer import EXPERIENCE, merged, read_buffer, write_buffer
 from posttrain.train.resumable_trainer import METRICS, open_run
+from posttrain.train.reward_ensemble import load_reward_models
 from posttrain.train.reward_model import load_reward_model
 from posttrain.train.trainable import load_trainable, save_trained
 from posttrain.types import ScoredEpisode, Trajectory
@@ -79,7 +80,7 @@ def _inputs(params: Params, replayed: Sequence[ScoredEpisode], record: Record) -
         replayed=[row for row in resampled if row.split != "dev"],
         earlier=replayed,
         reasoning_frac=params.generate_data.reasoning_frac,
-        reward_model=load_reward_model(REWARD_MODEL, dtype=params.model.dtype)
+        reward_model=load_reward_models(REWARD_MODEL, params.train_policy.reward_model_bound, dtype=params.model.dtype)
         if params.train_policy.reward_model_weight
         else None,
         process_model=load_reward_model(PROCESS_MODEL, dtype=params.model.dtype)

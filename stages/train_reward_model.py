@@ -20,7 +20,8 @@ from posttrain.tracking.wandb_sink import wandb_sinks
 from posttrain.train.episode_tokens import token_rows
 from posttrain.train.preference_pairs import all_pairs_of, group_by_task
 from posttrain.train.resumable_trainer import open_run
-from posttrain.train.reward_model import new_reward_model, score_episodes
+from posttrain.train.reward_ensemble import RewardModels, member_folder, scale_of, write_scale
+from posttrain.train.reward_model import new_reward_model
 from posttrain.train.reward_model import train_reward_model as train
 from posttrain.train.reward_model_quality import (
     accuracy_interval,
@@ -61,28 +62,49 @@ def train_reward_model(run: StageRun) -> None:
             "raise sample_preferences.num_tasks or change train_reward_model.holdout_frac"
         )
     codec = load_codec(SFT)
-    model = new_reward_model(SFT, params.model, seed=params.seed)
     chosen, rejected = (token_rows([getattr(pair, side) for pair in seen], codec) for side in ("chosen", "rejected"))
-    with open_run(
-        run.checkpoint_dir,
-        sinks=wandb_sinks(run, run.checkpoint_dir),
-        progress=run.progress,
-        rows_at_once=params.model.rows_at_once,
-    ) as training:
-        train(
-            model,
-            codec.tokenizer,
-            pairs=list(zip(chosen, rejected, strict=True)),
-            weights=[pair.weight for pair in seen],
-            params=settings,
-            seed=params.seed,
-            run=training,
-        )
+    rows = list(zip(chosen, rejected, strict=True))
+    members, scales = [], []
     if run.is_first:
+        shutil.rmtree(MODEL, ignore_errors=True)  # members of another run
+    for number in range(1, settings.num_members + 1):
+        drawn = _bootstrap(seen, number, seed=params.seed) if settings.num_members > 1 else range(len(seen))
+        folder = run.checkpoint_dir if number == 1 else run.checkpoint_dir / f"member-{number}"
+        model = new_reward_model(SFT, params.model, seed=params.seed)
+        with open_run(
+            folder,
+            sinks=wandb_sinks(run, run.checkpoint_dir) if number == 1 else (),
+            progress=run.progress,
+            rows_at_once=params.model.rows_at_once,
+        ) as training:
+            train(
+                model,
+                codec.tokenizer,
+                pairs=[rows[place] for place in drawn],
+                weights=[seen[place].weight for place in drawn],
+                params=settings,
+                seed=params.seed + number - 1,
+                run=training,
+            )
         model.eval()
-        judged = _judge(model, codec, seen, held_out, held_out_groups)
+        if run.is_first:
+            members.append(model)
+            scales.append(scale_of(model, [row.input_ids for pair in rows for row in pair]))
+            save_trained(model, codec.tokenizer, member_folder(MODEL, number))
+            write_scale(member_folder(MODEL, number), scales[-1])
+    if run.is_first:
+        judged = _judge(RewardModels(members, scales), codec, seen, held_out, held_out_groups)
         write_json(SUMMARY, {"num_held_out_tasks": len(held_out_tasks), **judged})
-        save_trained(model, codec.tokenizer, MODEL)
+
+
+def _bootstrap(pairs: Sequence[Pair], number: int, *, seed: int) -> list[int]:
+    """Places of the pairs of as many tasks as there are, drawn with replacement."""
+    by_task: dict[str, list[int]] = {}
+    for place, pair in enumerate(pairs):
+        by_task.setdefault(pair.chosen.trajectory.task_id, []).append(place)
+    tasks = list(by_task)
+    drawn = np.random.default_rng([seed, number]).integers(len(tasks), size=len(tasks))
+    return [place for task in drawn for place in by_task[tasks[task]]]
 
 
 def _train_none(num_pairs: int, num_held_out_pairs: int) -> None:
@@ -99,7 +121,7 @@ def _draw(tasks: Sequence[str], frac: float, *, seed: int) -> set[str]:
 
 
 def _judge(
-    model: Any,
+    models: RewardModels,
     codec: ChatCodec,
     seen: Sequence[Pair],
     held_out: Sequence[Pair],
@@ -107,8 +129,8 @@ def _judge(
 ) -> dict[str, Any]:
     rows = {row.trajectory_id: row for group in held_out_groups for row in group}
     rows |= {row.trajectory_id: row for pair in held_out for row in (pair.chosen, pair.rejected)}
-    scores = score_episodes(model, [row.input_ids for row in token_rows(list(rows.values()), codec)])
-    score_of = dict(zip(rows, scores, strict=True))
+    ids = [row.input_ids for row in token_rows(list(rows.values()), codec)]
+    score_of = dict(zip(rows, models.score(ids).tolist(), strict=True))
     margins = [score_of[pair.chosen.trajectory_id] - score_of[pair.rejected.trajectory_id] for pair in held_out]
     tasks = [pair.chosen.trajectory.task_id for pair in held_out]
     bins, interval = reliability(margins), accuracy_interval(margins, tasks)

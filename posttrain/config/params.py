@@ -169,4 +169,5 @@ def _contradiction(key: str, value: float, reason: str, remedy: str) -> Problem:
 def _most_to_earn(params: Params) -> float:
     """The highest reward of an episode, by rules and by a reward model, where all scores are 1."""
     own = sum(params.reward.weights.values()) + sum(max(extra.weight, 0.0) for extra in params.reward.extra)
-    return round(own + params.train_policy.reward_model_weight, 9)
+    policy = params.train_policy
+    return round(policy.world_reward_weight * own + policy.reward_model_weight, 9)

@@ -216,7 +216,8 @@ def _online(own: _StageSetup, model: Any, algorithm: OnlineParams) -> None:
         if algorithm.measures_kl and not is_adapted(model):
             reference = frozen_copy(model)
         if own.params.train_policy.reward_model_weight:
-            reward_model = shapes_of(own.config, own.params.model.dtype, is_reward=True)
+            num_members = own.params.train_reward_model.num_members
+            reward_model = [shapes_of(own.config, own.params.model.dtype, is_reward=True) for _ in range(num_members)]
         if own.params.train_policy.reads_process_model:
             process_model = shapes_of(own.config, own.params.model.dtype, is_reward=True)
         if isinstance(algorithm.credit, GaeCredit):

@@ -83,11 +83,15 @@ class SamplePreferencesParams(Section):
 
 
 class TrainRewardModelParams(Section):
+    """`num_members` above 1 are an ensemble: each learns from another draw of the tasks, with
+    replacement."""
+
     max_steps: Count
     batch_size: SmallCount
     lr: Rate
     holdout_frac: Annotated[float, Field(gt=0, lt=1)]
     checkpoint_every_steps: Count
+    num_members: SmallCount = 1
 
     @model_validator(mode="after")
     def _writes_checkpoints(self) -> Self:

@@ -13,6 +13,7 @@ from posttrain.train.advantages.process_model import ProcessModelCredit
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.params import refuse_no_checkpoint
 from posttrain.train.rejection_sampling.params import RejectionSamplingParams
+from posttrain.train.reward_bound import Bound, MeanBound
 from posttrain.types import Task
 
 
@@ -113,6 +114,8 @@ class TrainPolicyParams(OptimizerParams):
     replay_buffer: ReplayBufferParams | None
     task_part: TaskPart | None
     reward_model_weight: Annotated[float, Field(ge=0)]
+    reward_model_bound: Bound = MeanBound(type="mean")
+    world_reward_weight: Annotated[float, Field(ge=0, le=1)] = 1.0
     checkpoint_every_steps: Count
     on_alarm: Literal["warn", "stop"]
     alarms: AlarmParams
@@ -147,6 +150,11 @@ class TrainPolicyParams(OptimizerParams):
                 raise ValueError(f"alarms.kl is {self.alarms.kl:g} and {section}.kl.is_measured false; set it to null")
         if self.replay_buffer and not any(isinstance(one, RejectionSamplingParams) for one in self.phases.values()):
             raise ValueError("replay_buffer is set and nothing is learnt by rejection_sampling: set it to null")
+        if not self.reward_model_weight and (self.world_reward_weight < 1 or self.reward_model_bound.type != "mean"):
+            raise ValueError(
+                "reward_model_weight is 0 and no reward model is read: set reward_model_bound to {type: mean} and "
+                "world_reward_weight to 1.0"
+            )
         if self.reward_model_weight and all(isinstance(one, PairParams) for one in self.phases.values()):
             raise ValueError(
                 f"reward_model_weight is {self.reward_model_weight:g} and algorithm.type {self.algorithm.type} learns "

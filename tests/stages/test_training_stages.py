@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -26,6 +27,7 @@ from posttrain.traces.store import open_to_read
 from posttrain.tracking.metrics_log import read_metrics
 from posttrain.train.rejection_sampling.params import RejectionSamplingParams
 from posttrain.train.resumable_trainer import METRICS
+from posttrain.train.reward_ensemble import load_reward_models
 from posttrain.worlds.catalog import make_domain
 from posttrain.worlds.grading import GENERAL_SCORES
 from posttrain.worlds.lookups.grade import SCORES
@@ -199,6 +201,26 @@ def test_a_process_model_is_trained_where_credit_asks_for_it_and_else_nothing_is
     copied = Path("data/policy_inputs/process_model/model.safetensors")
     assert (model / "model.safetensors").read_bytes() == copied.read_bytes()
     assert len(read_metrics(Path("reports/train_policy/metrics.jsonl"))) == 2
+
+
+def test_an_ensemble_alone_rewards_the_policy(trained, content, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    shutil.copytree(trained / "data", "data")
+    knobs = content["train_policy"] | {"reward_model_weight": 1.0, "world_reward_weight": 0.0}
+    knobs |= {"reward_model_bound": {"type": "less_variance", "weight": 0.5}}
+    of_model = content["train_reward_model"] | {"num_members": 3, "holdout_frac": 0.2}
+    params = parse_params(content | {"train_policy": knobs, "train_reward_model": of_model}, source="params.yaml")
+    for stage in (train_reward_model, select_policy_inputs, train_policy):
+        stage(StageRun(stage.__name__, "", params, tmp_path / "checkpoints" / stage.__name__))
+
+    read = load_reward_models(Path("data/policy_inputs/reward_model"), params.train_policy.reward_model_bound)
+    weights_of = [one.score.weight.detach().numpy().tobytes() for one in read.members]
+    assert len({*weights_of}) > 1  # of so few pairs two draws may be equal
+    for one in traced_of(tmp_path, "train_policy"):
+        played = one.trajectory
+        expected = 1 / (1 + np.exp(-read.score([played.token_ids])[0]))
+        assert played.reward == pytest.approx(expected, abs=1e-5)
 
 
 PAIR_SHAPES = ("trl", "openai", "anthropic", "ultrafeedback")

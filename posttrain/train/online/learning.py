@@ -1,10 +1,11 @@
 """Training on the policy's own episodes in a world: these, scored by rules and, where it has a
 weight, by the reward model; the expert's traces; and the calls of the training loops."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from posttrain.data.edits import VerifiedEdit
 from posttrain.data.preferences import Pair, Verdict
@@ -25,7 +26,7 @@ from posttrain.train.rejection_sampling.params import RejectionSamplingParams, R
 from posttrain.train.rejection_sampling.rounds import Learner, train_by_rejection_sampling
 from posttrain.train.replay import EditReplay, ExpertReplay, HintReplay
 from posttrain.train.resumable_trainer import TrainingRun
-from posttrain.train.reward_model import score_episodes
+from posttrain.train.reward_ensemble import RewardModels
 from posttrain.types import Message, ScoredEpisode, Task, Trajectory
 from posttrain.worlds.catalog import require_expert
 
@@ -46,7 +47,7 @@ class PolicyInputs:
     replayed: Sequence[TrajectoryRow] = ()
     earlier: Sequence[ScoredEpisode] = ()
     reasoning_frac: float
-    reward_model: Any = None
+    reward_model: RewardModels | None = None
     process_model: Any = None
     edits: Sequence[VerifiedEdit] = ()
     pairs: Callable[[], Sequence[Pair]] = tuple
@@ -93,6 +94,7 @@ def learn_online(
         _behind_failures(world).sampler(model, codec, temperature=algorithm.temperature),
         reward_model=inputs.reward_model,
         weight=params.reward_model_weight,
+        world_weight=params.world_reward_weight,
         traces=traces,
         reflect=algorithm.retry.prompt if isinstance(algorithm.retry, RetryReflection) else None,
     )
@@ -142,6 +144,7 @@ def learn_by_rejection_sampling(
         _behind_failures(inputs.world).sampler(model, codec, temperature=algorithm.temperature),
         reward_model=inputs.reward_model,
         weight=params.reward_model_weight,
+        world_weight=params.world_reward_weight,
     )
     return train_by_rejection_sampling(
         Learner(model, codec.tokenizer, params, params.checkpoint_every_steps, seed),
@@ -160,20 +163,23 @@ def _behind_failures(world: ScoredWorld) -> ScoredWorld:
 
 
 class PolicyEpisodes:
-    """An `EpisodeSource`. The reward model's score s adds weight · sigmoid(s) to an episode's
-    reward. `traces`: an expert's for hints and replay, or those of edits. With `reflect` (the words
-    that ask for one) `run` plays reflections, rewarded as the retries behind them."""
+    """An `EpisodeSource`. An episode's reward is `world_weight` times that of the rules, plus
+    `weight` · sigmoid(s) of the reward models' score s. `traces`: an expert's for hints and replay,
+    or those of edits. With `reflect` (the words that ask for one) `run` plays reflections, rewarded
+    as the retries behind them."""
 
     def __init__(
         self,
         sampler: EpisodeSampler,
         *,
-        reward_model: Any = None,
+        reward_model: RewardModels | None = None,
         weight: float = 0.0,
+        world_weight: float = 1.0,
         traces: ExpertTraces | EditTraces | None = None,
         reflect: str | None = None,
     ) -> None:
-        self._sampler, self._reward_model, self._weight = sampler, reward_model, weight
+        self._sampler, self._reward_model = sampler, reward_model
+        self._weight, self._world_weight = weight, world_weight
         self._traces, self._reflect = traces, reflect
 
     @property
@@ -237,13 +243,16 @@ class PolicyEpisodes:
         return [next(rewarded) if is_failed(one) else _unlearnt(one) for one in (tries[task.task_id] for task in tasks)]
 
     def _scored(self, trajectories: Sequence[Trajectory]) -> list[ScoredEpisode]:
-        scores = [0.0] * len(trajectories)
-        if self._reward_model is not None:
-            scores = score_episodes(self._reward_model, [trajectory.token_ids for trajectory in trajectories])
-        return [
-            ScoredEpisode(trajectory, bonus=self._weight / (1 + math.exp(-score)))
-            for trajectory, score in zip(trajectories, scores, strict=True)
-        ]
+        if self._world_weight != 1:
+            trajectories = [
+                one if one.reward is None else replace(one, reward=self._world_weight * one.reward)
+                for one in trajectories
+            ]
+        if self._reward_model is None:
+            return [ScoredEpisode(one) for one in trajectories]
+        scores_N = self._reward_model.score([trajectory.token_ids for trajectory in trajectories])
+        bonuses_N = self._weight / (1 + np.exp(-scores_N))
+        return [ScoredEpisode(one, bonus=float(bonus)) for one, bonus in zip(trajectories, bonuses_N, strict=True)]
 
 
 def _rewarded(reflection: ScoredEpisode, retry: ScoredEpisode) -> ScoredEpisode:
