@@ -8,7 +8,8 @@ from posttrain.runtime.knobs import Count, Frac, PositiveFrac, Section, SmallCou
 
 # names in posttrain/data/importing/importer.py; a test compares
 _Logs = Literal["otel", "atif", "swe_agent", "openhands"]
-ImportFormat = Literal["tau_bench", "tau2", "xlam", "agentgym", "sharegpt", "openai", "trl", "bfcl", _Logs]
+_Chats = Literal["xlam", "agentgym", "sharegpt", "openai", "trl", "alpaca", "bfcl"]
+ImportFormat = Literal["tau_bench", "tau2", _Chats, "react", _Logs]
 
 
 class ScriptedSource(Section):

@@ -277,6 +277,11 @@ _OPENHANDS = {
     "test_result": {"git_patch": "diff", "report": {"resolved": True}},
 }
 
+_REACT: list[Record] = [
+    {"thought": "HK", "action": "quote", "action_input": _ARGUMENTS, "observation": "380.20"},
+    {"thought": "", "action": "Final Answer", "action_input": "380.20"},
+]
+
 SAMPLES: dict[str, tuple[str, Record]] = {
     "openai": ("openai", {"messages": _OPENAI, "tools": [QUOTE], "reward": 1.0}),
     "openai, older": ("openai", {"messages": _OLDER, "functions": [_BARE]}),
@@ -297,6 +302,8 @@ SAMPLES: dict[str, tuple[str, Record]] = {
             "tools": json.dumps([QUOTE]),
         },
     ),
+    "alpaca": ("alpaca", {"instruction": "Tencent?", "input": "In Hong Kong.", "output": "380.20"}),
+    "react": ("react", {"question": "Tencent?", "steps": _REACT, "final_reward": 0.5}),
     "hermes": ("sharegpt", {"id": "h1", "conversations": _HERMES}),
     "sharegpt": ("sharegpt", {"conversations": _SHAREGPT, "system": "rules", "tools": json.dumps([_BARE])}),
     "xlam": (

@@ -74,6 +74,30 @@ def test_each_format_reads_the_same_as_an_array_and_where_it_is_named(sample, wr
     assert import_trajectories(path, file_format) == import_trajectories(write(record))
 
 
+def test_steps_of_a_react_agent_become_calls_and_results_with_the_final_reward(write):
+    record = SAMPLES["react"][1]
+    row = only(import_trajectories(write(record)))
+    assert said(row) == [
+        ("user", "Tencent?", [], None),
+        ("assistant", "", [("call_0", "quote", '{"code": "00700.HK"}')], None),
+        ("tool", "380.20", [], "call_0"),
+        ("assistant", "380.20", [], None),
+    ]
+    assert row.trajectory.messages[1].reasoning_content == "HK"
+    assert (row.trajectory.reward, row.trajectory.stop_reason) == (0.5, StopReason.DONE)
+    answered = {**record, "steps": record["steps"][:1], "final_answer": "380"}
+    assert only(import_trajectories(write(answered))).trajectory.messages[-1].content == "380"
+    cut_off = only(import_trajectories(write({**record, "steps": record["steps"][:1]})))
+    assert cut_off.trajectory.stop_reason is StopReason.TURN_LIMIT
+
+
+def test_an_instruction_and_its_input_are_what_is_asked(write):
+    row = only(import_trajectories(write(SAMPLES["alpaca"][1])))
+    assert said(row) == [("user", "Tencent?\n\nIn Hong Kong.", [], None), ("assistant", "380.20", [], None)]
+    plain = {"instruction": "Tencent?", "input": "", "output": "380.20"}
+    assert said(only(import_trajectories(write(plain))))[0] == ("user", "Tencent?", [], None)
+
+
 def test_openai_messages_become_a_row_with_what_the_conversation_shows(write):
     row = only(import_trajectories(write({**OPENAI, "reward": 0.5})))
     assert said(row) == [

@@ -1,10 +1,11 @@
 """Reads logs in which an episode is a list of steps or events: ATIF (Harbor's Agent Trajectory
-Interchange Format), SWE-agent's `.traj`, and OpenHands' events.
+Interchange Format), SWE-agent's `.traj`, OpenHands' events, and steps as ReAct has them.
 
 What a log says besides the conversation is reported, such as other agents' trajectories. A result
 that answers no call is what the agent reads as a user's.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -32,6 +33,11 @@ _EVENT = (
 )
 
 
+_ASKED = ("task", "question", "instruction", "query", "input")
+_REACT = ("thought", "action", "action_input", "observation", "step", "step_id")
+_FINISH = ("finish", "final answer", "final_answer", "answer")
+
+
 def read_atif(fields: Fields) -> Mapping[str, Any]:
     """Steps copied from an earlier trajectory, and those without a model's call, are not trained
     on."""
@@ -50,6 +56,36 @@ def read_atif(fields: Fields) -> Mapping[str, Any]:
         "evaluations": {} if own else grades,
         **(own_columns({**own, **tokens}) if own else {"played": tokens}),
     }
+
+
+def is_steps(record: Mapping[str, Any]) -> bool:
+    """A list of steps of which the first has an `action`."""
+    steps = record.get("steps")
+    return isinstance(steps, list) and bool(steps) and isinstance(steps[0], Mapping) and "action" in steps[0]
+
+
+def read_steps(fields: Fields) -> Mapping[str, Any]:
+    """ReAct's steps: `thought`, `action` (a tool's name), `action_input` and `observation`. An
+    action `finish` or `Final Answer`, or one without a tool, is the answer; so is the record's own
+    behind the last step. `final_reward` is the reward."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": fields.raw(*_ASKED)}]
+    for number, step in enumerate(listed(fields.raw("steps"), "steps")):
+        _report(fields.unread, "steps", step, _REACT)
+        name, given, said = step.get("action"), step.get("action_input"), {"reasoning_content": step.get("thought")}
+        if not name or str(name).lower() in _FINISH:
+            text = given if isinstance(given, str) or given is None else json.dumps(given, ensure_ascii=False)
+            messages.append({"role": "assistant", "content": text or "", **said})
+            continue
+        arguments = given if isinstance(given, str) else json.dumps(given or {}, ensure_ascii=False)
+        call = {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        messages.append({"role": "assistant", "content": "", "tool_calls": [call], **said})
+        if (result := step.get("observation")) is not None:
+            text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+            messages.append({"role": "tool", "content": text, "tool_call_id": call["id"]})
+    if (answer := fields.raw("final_answer", "answer", "output")) is not None:
+        messages.append({"role": "assistant", "content": answer})
+    reward = fields.raw("final_reward")
+    return {"messages": messages, **({} if reward is None else {"reward": reward})}
 
 
 def _atif_messages(step: Mapping[str, Any], unread: set[str]) -> Messages:

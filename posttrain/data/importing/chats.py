@@ -13,6 +13,8 @@ from typing import Any
 from posttrain.data.importing.fields import SPELLINGS, Fields, from_json, listed
 from posttrain.data.importing.messages import role_of
 
+_OUTPUTS = ("output", "response", "answer")
+
 
 def is_chat(record: Mapping[str, Any]) -> bool:
     """A list of messages with roles, or its JSON text."""
@@ -50,6 +52,18 @@ def read_preference(fields: Fields) -> Mapping[str, Any]:
     if (completion := fields.raw("completion")) is None:
         return {"messages": _with_chosen(before, fields), **tools}
     return {"messages": _appended(before, _messages(completion, "assistant")), **tools}
+
+
+def is_instruction(record: Mapping[str, Any]) -> bool:
+    """An `instruction` and what answers it (Alpaca)."""
+    return isinstance(record.get("instruction"), str) and any(key in record for key in _OUTPUTS)
+
+
+def read_instruction(fields: Fields) -> Mapping[str, Any]:
+    """The instruction, the `input` that it is about, and the output."""
+    asked = "\n\n".join(filter(None, (fields.raw("instruction"), fields.raw("input"))))
+    answer = _messages(fields.raw(*_OUTPUTS), "assistant")
+    return {"messages": [{"role": "user", "content": asked}, *answer], "task_id": fields.take("task_id")}
 
 
 def read_xlam(fields: Fields) -> Mapping[str, Any]:
