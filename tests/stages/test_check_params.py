@@ -249,6 +249,21 @@ def test_an_import_in_another_format_or_outside_of_the_deps_is_refused(check: Ch
     assert "elsewhere/ours.jsonl, which is not among the deps of check_params, generate_data in" in problem.reason
 
 
+def test_preferences_that_say_nothing_or_lie_outside_of_the_deps_are_refused(check: Check):
+    pair = {"prompt": "Why?", "chosen": "So.", "rejected": "No."}
+    write("data/feedback/ours.jsonl", f"{json.dumps(pair)}\n")
+    write("elsewhere/ours.jsonl", f"{json.dumps(pair)}\n")
+    assert check(sample_preferences={"source": {"type": "import", "path": "data/feedback"}}) == []
+    (problem,) = check(sample_preferences={"source": {"type": "import", "path": "elsewhere/ours.jsonl"}})
+    assert problem.kind == "undeclared"
+    assert "not among the deps of check_params, import_preferences in" in problem.reason
+    (problem,) = check(sample_preferences={"source": {"type": "import", "path": "data/feedback/none"}})
+    assert (problem.key, problem.kind) == ("sample_preferences.source.path", "not_importable")
+    write("data/feedback/ours.jsonl", '{"a": 1}\n')
+    (problem,) = check(sample_preferences={"source": {"type": "both", "path": "data/feedback", "import_frac": 0.5}})
+    assert "1 of 1 records say nothing that is understood" in problem.reason
+
+
 def pretrained(name: str, **changes: Any) -> dict[str, Any]:
     return {
         "type": "pretrained",
