@@ -36,6 +36,7 @@ def render_page(validation: Validation, batches: Iterable[pa.Table], *, max_quar
         is_refused=validation.quarantined_frac > max_quarantine_frac,
         max_quarantine_frac=max_quarantine_frac,
         tables=tables,
+        expected=validation.suite.expected,
         samples=_samples(validation, batches),
     )
 

@@ -19,6 +19,7 @@ from posttrain.data.files import rows_at
 from posttrain.data.validation.flat import FlatTables
 from posttrain.data.validation.leakage import held_out_of
 from posttrain.data.validation.rules import Rule, RuleResult, Seen, broken, check_rows, make_expectations, rules
+from posttrain.data.validation.suite import SuiteResult
 from posttrain.runtime.exits import DataError
 
 
@@ -34,7 +35,8 @@ class Reason:
 @dataclass(frozen=True, slots=True)
 class Validation:
     """Results for a file: `is_kept` and `tokens_estimate`, shape (N,); `reasons` by the position of
-    each trajectory that is not kept; `checked`, the counts of each rule."""
+    each trajectory that is not kept; `checked`, the counts of each rule; `suite`, a person's own
+    expectations."""
 
     is_kept: NDArray[np.bool_]
     reasons: Mapping[int, tuple[Reason, ...]]
@@ -42,6 +44,7 @@ class Validation:
     num_turns: int
     num_calls: int
     tokens_estimate: NDArray[np.int64]
+    suite: SuiteResult = SuiteResult()  # noqa: RUF009  # frozen
 
     @property
     def quarantined_frac(self) -> float:
@@ -54,10 +57,18 @@ class Validation:
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def validate(batches: Iterable[pa.Table], tasks: Iterable[pa.Table], *, max_tokens: int, source: Path) -> Validation:
+def validate(
+    batches: Iterable[pa.Table],
+    tasks: Iterable[pa.Table],
+    *,
+    max_tokens: int,
+    source: Path,
+    suite: SuiteResult | None = None,
+) -> Validation:
     """Check every row of `batches` (TRAJECTORIES_SCHEMA) by all rules, with equal results whatever
-    the batches' sizes; `tasks` (with TASK_COLUMNS) are those of all splits. Raises DataError where
-    there are no rows."""
+    the batches' sizes; `tasks` (with TASK_COLUMNS) are those of all splits, and what breaks the
+    `suite` is bad, too. Raises DataError where there are no rows."""
+    suite = suite or SuiteResult()
     all_rules, held_out, seen = rules(max_tokens=max_tokens), held_out_of(tasks), Seen()
     check = make_expectations(all_rules)
     checked: list[RuleResult] = []
@@ -77,14 +88,22 @@ def validate(batches: Iterable[pa.Table], tasks: Iterable[pa.Table], *, max_toke
             f"{source} holds 0 demonstrations: there is nothing to learn from; look at what generate_data read, "
             "or at world.num_sft_tasks"
         )
+    for row, names in suite.broken.items():
+        reasons[row] = (*reasons.get(row, ()), *(Reason(name, ()) for name in names))
+    reasons = {row: reasons[row] for row in sorted(reasons)}
     is_kept = np.ones(num_rows, bool)
     is_kept[list(reasons)] = False
-    return Validation(is_kept, reasons, checked, num_turns, num_calls, np.concatenate(tokens))
+    return Validation(is_kept, reasons, checked, num_turns, num_calls, np.concatenate(tokens), suite)
 
 
 def refuse_too_many(validation: Validation, *, max_quarantine_frac: float, source: Path) -> None:
     """Raises DataError with each reason's count where more than the accepted share, or all, is
-    bad."""
+    bad, or where the whole is not as an expectation wants it."""
+    if stops := [one for one in validation.suite.expected if one.stops]:
+        told = "; ".join(f"{one.name} ({one.observed or 'not met'})" for one in stops)
+        raise DataError(
+            f"{source} is not as data/expectations.json wants it: {told}. Mend the source or the expectation"
+        )
     frac = validation.quarantined_frac
     if frac <= max_quarantine_frac and frac < 1:
         return
@@ -126,6 +145,7 @@ def summary(validation: Validation) -> dict[str, Any]:
         "num_turns": validation.num_turns,
         "num_calls": validation.num_calls,
         "quarantined_by_rule": validation.counts(),
+        "expectations_not_met": {one.name: one.severity for one in validation.suite.expected if not one.is_met},
         "tokens_estimate": dict(zip(("min", "median", "p95", "max"), map(int, tokens), strict=True)),
     }
 
