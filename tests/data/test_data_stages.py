@@ -70,6 +70,7 @@ def test_good_rows_go_on_bad_ones_are_kept_apart_and_nothing_is_lost(checkout, v
         "data/raw/tasks.parquet",
         "data/validated/demonstrations.parquet",
         "data/validated/quarantine.jsonl",
+        "reports/validate_data/data_docs.html",
         "reports/validate_data/index.html",
         "reports/validate_data/summary.json",
     ]
