@@ -150,10 +150,10 @@ class TrainPolicyParams(OptimizerParams):
                 raise ValueError(f"alarms.kl is {self.alarms.kl:g} and {section}.kl.is_measured false; set it to null")
         if self.replay_buffer and not any(isinstance(one, RejectionSamplingParams) for one in self.phases.values()):
             raise ValueError("replay_buffer is set and nothing is learnt by rejection_sampling: set it to null")
-        if not self.reward_model_weight and (self.world_reward_weight < 1 or self.reward_model_bound.type != "mean"):
+        if not self.reward_model_weight and self.world_reward_weight < 1:
             raise ValueError(
-                "reward_model_weight is 0 and no reward model is read: set reward_model_bound to {type: mean} and "
-                "world_reward_weight to 1.0"
+                f"reward_model_weight is 0 and world_reward_weight {self.world_reward_weight:g}: the world's own reward "
+                "would be the only one, and smaller; set it to 1.0"
             )
         if self.reward_model_weight and all(isinstance(one, PairParams) for one in self.phases.values()):
             raise ValueError(

@@ -96,5 +96,5 @@ def test_exp_show_has_the_headline_beside_knobs_and_code(tree):
         "parent",
         "seed",
     }
-    assert len(header) == 22
+    assert len(header) == 24
     assert [row[header.index("policy_success")] for row in rows] == ["0.8", "0.9"]

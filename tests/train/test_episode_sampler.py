@@ -6,11 +6,12 @@ import torch
 
 from posttrain.rollout.episode_sampler import EpisodeSampler, Stream, episode_seeds
 from posttrain.types import StopReason
+from tests.rewarding import EachAlone
 from tests.rollout.lock_world import LIMITS, LockDomain, WordCodec, lock_task
 from tests.rollout.tiny_models import tiny_model
 
 
-class NoReward:
+class NoReward(EachAlone):
     def score(self, trajectory, task):
         return trajectory
 

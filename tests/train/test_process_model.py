@@ -26,6 +26,7 @@ from posttrain.train.resumable_trainer import METRICS, open_run
 from posttrain.train.reward_model import score_episodes
 from posttrain.types import Outcome, StopReason, Trajectory
 from tests.limits import limits_of
+from tests.rewarding import EachAlone
 from tests.rollout.lock_world import LockDomain, WordCodec, arguments_of, call, lock_task, say
 from tests.rollout.scripted_engine import ScriptedEngine
 
@@ -80,7 +81,7 @@ def labelled(domain, monkeypatch):
     return found
 
 
-class Kept:
+class Kept(EachAlone):
     def score(self, trajectory, task):
         return replace(trajectory, reward=0.5)
 

@@ -21,6 +21,7 @@ from posttrain.train.online.trainer_state import DevEvaluation, TrainingInputs
 from posttrain.train.resumable_trainer import TrainingRun
 from posttrain.types import ScoredEpisode, StopReason, Trajectory
 from tests.limits import limits_of
+from tests.rewarding import EachAlone
 from tests.rollout.lock_world import LockDomain, WordCodec, lock_task
 from tests.rollout.scripted_engine import ScriptedEngine
 
@@ -89,7 +90,7 @@ def test_what_plays_sleeps_while_a_step_is_learnt_unless_it_plays_ahead():
     ]
 
 
-class Unscored:
+class Unscored(EachAlone):
     def score(self, trajectory, task):
         return trajectory
 

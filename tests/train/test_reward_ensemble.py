@@ -54,9 +54,8 @@ def test_equal_scores_have_a_deviation_of_one():
     assert RewardModels([model], [(0.0, 1.0)]).score(ids).tolist() == [0.0] * 4
 
 
-def test_a_bound_without_a_weight_and_a_world_that_counts_for_nothing_are_refused(repository):
+def test_a_world_that_counts_for_less_beside_nothing_is_refused(repository):
     knobs = yaml.safe_load((repository / "params.yaml").read_text())["train_policy"]
-    for one in ({"reward_model_bound": {"type": "min"}}, {"world_reward_weight": 0.0}):
-        with pytest.raises(ValueError, match="reward_model_weight is 0"):
-            TrainPolicyParams.model_validate({**knobs, **one})
-        TrainPolicyParams.model_validate({**knobs, **one, "reward_model_weight": 1.0})
+    with pytest.raises(ValueError, match="reward_model_weight is 0"):
+        TrainPolicyParams.model_validate({**knobs, "world_reward_weight": 0.0})
+    TrainPolicyParams.model_validate({**knobs, "world_reward_weight": 0.0, "reward_model_weight": 1.0})

@@ -25,6 +25,7 @@ from posttrain.train.online.learning import PolicyEpisodes
 from posttrain.types import ScoredEpisode, StopReason, Trajectory
 from posttrain.types import Turn as RecordedTurn
 from tests.limits import limits_of
+from tests.rewarding import EachAlone
 from tests.rollout.lock_world import LockDomain, WordCodec, arguments_of, lock_task
 from tests.rollout.scripted_engine import ScriptedEngine
 from tests.train.online.bandit import LOGITS, expected_of_ways, group_of, sum_over_ways, true_gradient, ways
@@ -304,7 +305,7 @@ def test_seeds_are_of_the_step_and_no_two_are_one():
 # -- played by an engine in a world
 
 
-class Opened:
+class Opened(EachAlone):
     """A point for an open lock, none for a shut one."""
 
     def score(self, trajectory, task):
