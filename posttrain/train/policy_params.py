@@ -152,7 +152,7 @@ class TrainPolicyParams(OptimizerParams):
             raise ValueError("replay_buffer is set and nothing is learnt by rejection_sampling: set it to null")
         if not self.reward_model_weight and self.world_reward_weight < 1:
             raise ValueError(
-                f"reward_model_weight is 0 and world_reward_weight {self.world_reward_weight:g}: the world's own reward "
+                f"reward_model_weight is 0 and world_reward_weight {self.world_reward_weight:g}: the world's reward "
                 "would be the only one, and smaller; set it to 1.0"
             )
         if self.reward_model_weight and all(isinstance(one, PairParams) for one in self.phases.values()):
