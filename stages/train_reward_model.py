@@ -133,7 +133,8 @@ def _judge(
     score_of = dict(zip(rows, models.score(ids).tolist(), strict=True))
     margins = [score_of[pair.chosen.trajectory_id] - score_of[pair.rejected.trajectory_id] for pair in held_out]
     tasks = [pair.chosen.trajectory.task_id for pair in held_out]
-    bins, interval = reliability(margins), accuracy_interval(margins, tasks)
+    bins = reliability([models.unit * margin for margin in margins])  # logits are what predicts a winner
+    interval = accuracy_interval(margins, tasks)
 
     def by_count(count: Callable[[TrajectoryRow], int]) -> float:
         differences = ([float(count(one.chosen) - count(one.rejected)) for one in side] for side in (seen, held_out))

@@ -28,6 +28,12 @@ class RewardModels:
     scales: Sequence[tuple[float, float]]
     bound: Bound = MeanBound(type="mean")  # noqa: RUF009  # frozen
 
+    @property
+    def unit(self) -> float:
+        """Logits of a score of 1, over the members: sigmoid(`unit` · difference) is the probability
+        that the better of two wins."""
+        return float(np.mean([deviation for _, deviation in self.scales]))
+
     def member_scores(self, token_ids_N: Sequence[Sequence[int]]) -> FloatArray:
         """Shape (members, episodes), in units of each member's deviation."""
         scores = [np.array(score_episodes(member, token_ids_N), dtype=np.float64) for member in self.members]

@@ -44,6 +44,8 @@ def test_members_are_compared_in_units_of_their_own_deviation(tmp_path):
     assert found.score(ids) == pytest.approx(scores.min(0))
     single = load_reward_models(member_folder(tmp_path, 3), MeanBound(type="mean"))
     assert single.score(ids) == pytest.approx(scores[2])
+    raw = score_episodes(made[2], ids)
+    assert single.unit * (single.score(ids)[0] - single.score(ids)[1]) == pytest.approx(raw[0] - raw[1], abs=1e-5)
 
 
 def test_equal_scores_have_a_deviation_of_one():
