@@ -5,9 +5,10 @@ import shutil
 from pathlib import Path
 
 from posttrain.data.edits import FOR_GROUPS, read_edits, write_edits
+from posttrain.data.files import NOT_ASKED
 from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.runtime.exits import DataError
-from posttrain.train.policy_inputs import FOLDER, KNOBS, NOT_ASKED, reads_edits, selected
+from posttrain.train.policy_inputs import FOLDER, KNOBS, reads_edits, selected
 
 
 def select_policy_inputs(run: StageRun) -> None:

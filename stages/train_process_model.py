@@ -2,13 +2,12 @@
 it never saw. Nothing is played where no phase of `train_policy` credits turns by it: the model's
 folder and the summary say so."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from posttrain.data.files import write_json
+from posttrain.data.files import leave_untrained, write_json
 from posttrain.data.schemas import read_tasks
 from posttrain.provenance.runner import StageRun, run_stage
 
@@ -21,10 +20,7 @@ def train_process_model(run: StageRun) -> None:
     if run.params.train_policy.reads_process_model:
         _train(run)
     else:
-        # the folder is never empty: DVC refuses to track an output without a file
-        shutil.rmtree(MODEL, ignore_errors=True)
-        MODEL.mkdir(parents=True)
-        (MODEL / "not_asked.txt").write_text("no train_policy.algorithm.credit is process_model\n", encoding="utf-8")
+        leave_untrained(MODEL, "no train_policy.algorithm.credit is process_model")
         write_json(SUMMARY, {"is_asked": False})
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from posttrain.data.files import write_json
+from posttrain.data.files import leave_untrained, write_json
 from posttrain.data.preferences import Pair, read_pairs, read_verdicts
 from posttrain.data.schemas import TrajectoryRow, read_trajectories
 from posttrain.models.codec import ChatCodec
@@ -55,7 +55,9 @@ def train_reward_model(run: StageRun) -> None:
     ]
     if not seen or not held_out:
         if read_verdicts(VERDICTS):
-            _train_none(len(seen), len(held_out))  # kto learns from thumbs alone, and compares nothing
+            # kto learns from thumbs alone, and compares nothing
+            write_json(SUMMARY, {"num_pairs": len(seen), "num_held_out_pairs": len(held_out)})
+            leave_untrained(MODEL, "there are verdicts on single episodes, and no pairs")
             return
         raise DataError(
             f"{PAIRS} has {len(seen)} pairs to train on and {len(held_out)} to judge by; both are needed: "
@@ -105,13 +107,6 @@ def _bootstrap(pairs: Sequence[Pair], number: int, *, seed: int) -> list[int]:
     tasks = list(by_task)
     drawn = np.random.default_rng([seed, number]).integers(len(tasks), size=len(tasks))
     return [place for task in drawn for place in by_task[tasks[task]]]
-
-
-def _train_none(num_pairs: int, num_held_out_pairs: int) -> None:
-    write_json(SUMMARY, {"num_pairs": num_pairs, "num_held_out_pairs": num_held_out_pairs})
-    shutil.rmtree(MODEL, ignore_errors=True)
-    MODEL.mkdir(parents=True)  # never empty: DVC refuses to track an output without a file
-    (MODEL / "not_asked.txt").write_text("there are verdicts on single episodes, and no pairs\n", encoding="utf-8")
 
 
 def _draw(tasks: Sequence[str], frac: float, *, seed: int) -> set[str]:

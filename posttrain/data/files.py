@@ -9,6 +9,7 @@ read and written in batches, so that memory does not grow with the file.
 import contextlib
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from posttrain.runtime.exits import DataError
 
+NOT_ASKED = "not_asked.txt"  # in the folder of a model that was not trained: why
 BATCH_ROWS, BATCH_BYTES = 16384, 64 * 2**20  # of Arrow memory; processing a batch takes several times as much
 _GROUP_ROWS, _GROUP_BYTES = 65536, 128 * 2**20  # of a Parquet row group
 _STEP_ROWS = 512  # read at once, so a batch exceeds its limit by at most as many
@@ -126,6 +128,13 @@ def write_text(path: Path, text: str) -> None:
     """Write text as UTF-8."""
     with _atomic(path) as file:
         file.write(text.encode())
+
+
+def leave_untrained(folder: Path, why: str) -> None:
+    """Put a note into a model's folder in place of a model, as DVC refuses to track an output
+    without a file."""
+    shutil.rmtree(folder, ignore_errors=True)
+    write_text(folder / NOT_ASKED, f"{why}\n")
 
 
 @contextlib.contextmanager

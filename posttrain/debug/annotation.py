@@ -11,9 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, validate_call
+from pydantic import Field
 
 from posttrain.data.annotations import ANNOTATIONS, Item, annotation, read_annotations, write_annotations
+from posttrain.debug.server import run_command
 from posttrain.evals.agreement import krippendorffs_alpha
 from posttrain.runtime.control_chars import escape_control_chars
 from posttrain.runtime.exits import StageError
@@ -42,13 +43,8 @@ class AnnotationPage:
         if name not in commands:
             return 404, {"error": f"{name}: there is no such command"}
         with self._lock:
-            try:
-                return 200, validate_call(commands[name])(**given)
-            except ValidationError as error:
-                first = error.errors()[0]
-                return 400, {"error": f"{'.'.join(map(str, first['loc']))}: {first['msg']}"}
-            except StageError as error:
-                return 400, {"error": str(error)}
+            told = run_command(commands[name], given)
+        return 400 if "error" in told else 200, told
 
     def _next(self, who: _Name) -> dict[str, Any]:
         said = {row["item"] for row in self._rows if row["who"] == who}

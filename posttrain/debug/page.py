@@ -17,15 +17,16 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, validate_call
+from pydantic import Field
 
 from posttrain.data.edits import EDITS
+from posttrain.debug.server import run_command
 from posttrain.debug.session import Mode, Node, Session, message_text
 from posttrain.debug.suggest import Suggestion
 from posttrain.debug.terminal import NO_TURN, keep
 from posttrain.rollout.prefix import recorded_turns
 from posttrain.runtime.control_chars import escape_control_chars
-from posttrain.runtime.exits import ConfigurationError, DataError, StageError
+from posttrain.runtime.exits import ConfigurationError, DataError
 from posttrain.runtime.limits import cut
 from posttrain.traces.query import EpisodeFilter, groups, matching, parse_steps, stages, trainings
 from posttrain.traces.reading import read_episodes
@@ -81,7 +82,7 @@ class DebugPage:
                 why = "there is no such command" if self.session else "no episode is open"
                 return 404, {"error": f"{name}: {why}"}
             if name not in _PLAYS:
-                told = _told(command, given)
+                told = run_command(command, given)
                 return 400 if "error" in told else 200, _clean({**told, **self._state()})
             self.playing, self._since, self._progress = name, time.monotonic(), (0, 0)
         play = threading.Thread(target=self._play, args=(command, given), daemon=True)
@@ -93,7 +94,7 @@ class DebugPage:
     def _play(self, command: Callable[..., Any], given: Mapping[str, Any]) -> None:
         told: dict[str, Any] = {"error": "it failed by a mistake of ours: the terminal has the traceback"}
         try:
-            told = _told(command, given)
+            told = run_command(command, given)
         finally:
             with self._lock:
                 self._told, self.playing = told, ""
@@ -277,18 +278,6 @@ class DebugPage:
         came |= {"episode": stored.episode_id if stored else None, "differs": differs}
         is_success = node.counts and episode.is_success
         return {**came, "result": node.result, "is_success": is_success, "reward": episode.reward}
-
-
-def _told(command: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a command gives: a sentence in `said`, or its figures; or in `error` what is wrong."""
-    try:
-        told = validate_call(command)(**given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        return {"error": f"{'.'.join(map(str, first['loc']))}: {first['msg']}"}
-    except (StageError, ValueError) as error:
-        return {"error": str(error)}
-    return told if isinstance(told, dict) else {"said": told or ""}
 
 
 def _clean(value: Any) -> Any:

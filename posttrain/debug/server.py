@@ -5,14 +5,16 @@ GET gives the page, which holds no data, and changes nothing.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from pydantic import ValidationError, validate_call
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from posttrain.runtime.exits import StageError
 from posttrain.runtime.loopback import LOOPBACK, LoopbackServer, own_response
 
 _MAX_BODY_BYTES = 4 * 2**20
@@ -54,6 +56,18 @@ class DebugServer(LoopbackServer):
         if not isinstance(given, dict):
             return _json(400, {"error": "a command takes a JSON object"})
         return _json(*await run_in_threadpool(self.page.run, request.path_params["command"], given))
+
+
+def run_command(command: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a command gives: a sentence in `said`, or its figures; or in `error` what is wrong."""
+    try:
+        told = validate_call(command)(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        return {"error": f"{'.'.join(map(str, first['loc']))}: {first['msg']}"}
+    except (StageError, ValueError) as error:
+        return {"error": str(error)}
+    return told if isinstance(told, dict) else {"said": told or ""}
 
 
 def _json(status: int, answer: dict[str, Any]) -> Response:

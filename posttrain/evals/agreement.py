@@ -4,7 +4,7 @@ Exact agreement flatters a judge: where nine of ten episodes are good, who calls
 agrees in 90 % and knows nothing. Both coefficients take off what chance would give.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import permutations
 from typing import Any, Literal
@@ -40,11 +40,11 @@ def krippendorffs_alpha(
     apart: Callable[[Any, Any], float] = (
         (lambda one, other: float(one != other)) if level == "nominal" else (lambda one, other: float(one - other) ** 2)
     )
-    coincidences: Counter[tuple[Any, Any]] = Counter()
+    coincidences: defaultdict[tuple[Any, Any], float] = defaultdict(float)
     for values in said:
         for one, other in permutations(values, 2):
-            coincidences[one, other] += 1 / (len(values) - 1)  # type: ignore[assignment]
-    totals: Counter[Any] = Counter()
+            coincidences[one, other] += 1 / (len(values) - 1)
+    totals: defaultdict[Any, float] = defaultdict(float)
     for (one, _), count in coincidences.items():
         totals[one] += count
     num = sum(totals.values())

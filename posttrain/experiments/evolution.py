@@ -30,9 +30,9 @@ Curve = list[tuple[float, float]]  # generated tokens, strict success on dev
 class Evolution(Given):
     """A file for `flows.evolve`. `round` are the knobs of every round; `beside` are arms to compare
     with, of which the first is the baseline. `include`: an experiment file, whose knobs come first.
-    A seed's rounds end after `rounds`, after `patience` rounds in a row whose strict
-    success on dev was no higher than the best before, or once `max_generated_tokens` have been
-    written in play."""
+    A seed's rounds end after `rounds`, after `patience` rounds in a row whose
+    strict success on dev was no higher than the best before, or once `max_generated_tokens` have
+    been written in play."""
 
     name: str
     about: str = ""

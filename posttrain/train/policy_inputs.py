@@ -18,7 +18,6 @@ REWARD_MODEL = FOLDER / "reward_model"
 PROCESS_MODEL, START, REPLAYED = FOLDER / "process_model", FOLDER / "start", FOLDER / "replayed.parquet"
 EARLIER_RUN = Path("data/earlier_run")
 EARLIER_POLICY, EARLIER_EPISODES = EARLIER_RUN / "policy", EARLIER_RUN / "episodes.parquet"
-NOT_ASKED = "not_asked.txt"  # in the folder of a model that was not trained: why
 # of train_policy, that the stage has
 KNOBS = ("begin_with", "algorithm", "reward_model_weight", "start", "replay_buffer")
 VERDICTS = FOLDER / "verdicts.parquet"

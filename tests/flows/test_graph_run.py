@@ -1,4 +1,4 @@
-"""What a stage's task is given and the state in Prefect that its end leads to, without a server."""
+"""A stage's task in Prefect, without a server: its arguments, and the state that its end gives."""
 
 import pytest
 from prefect.logging import disable_run_logger
