@@ -49,7 +49,7 @@ from posttrain.train.resumable_trainer import METRICS, TrainingRun, open_run
 from posttrain.train.sft import fine_tune
 from posttrain.train.trainable import load_trainable, save_trained
 from posttrain.types import Split, Task, Trajectory
-from posttrain.worlds.catalog import require_expert, score_names, tasks_of
+from posttrain.worlds.catalog import cost_names, require_expert, score_names, tasks_of
 
 Model = str | Path  # a folder with config.json, safetensors and a tokenizer, or a name of the hub
 
@@ -214,7 +214,9 @@ def evaluate_player(
             plays = [own[task.task_id] for task in some]
             return player(plays, temperature, lambda done, total: progress.show("evaluate", done, total, part))
 
-        evaluated, summary = evaluate_policy(play, tasks, num_samples=num_samples, by=by)
+        evaluated, summary = evaluate_policy(
+            play, tasks, num_samples=num_samples, by=by, costs=cost_names(world.scored.domain)
+        )
     about = {"model": name, "world": world.scored.domain.name, "split": split, "rewarded_by": world.rewarded_by}
     return Evaluation(about | summary, [task_record(one) for one in evaluated if not one.greedy.is_aborted])
 

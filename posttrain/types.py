@@ -271,7 +271,8 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class ScoredEpisode:
-    """An episode that was scored by rules; `bonus` is what a reward model adds to that reward."""
+    """An episode that was scored by rules; `bonus` is what a reward model adds to
+    that reward, less the weighted costs of constraints."""
 
     trajectory: Trajectory
     bonus: float = 0.0

@@ -22,6 +22,7 @@ from posttrain.provenance.undeclared_deps import FEEDBACK_KNOB, SOURCE_KNOB, tre
 from posttrain.rewards.total import load_reward
 from posttrain.runtime.exits import ConfigurationError, DataError, Problem
 from posttrain.runtime.knobs import nearest
+from posttrain.train.online.constraints import TOKENS
 from posttrain.train.params import SampledPairs
 from posttrain.train.replay import ExpertReplay, HintReplay
 from posttrain.train.sampling.horizon import HorizonSampling
@@ -68,6 +69,11 @@ def _world(params: Params) -> Iterator[Problem]:
         return
     yield from _needs(params, domain)
     yield from _labels(params, domain)
+    for section, algorithm in params.train_policy.online.items():
+        for one in algorithm.constraints:
+            if one.score not in (names := (TOKENS, *score_names(domain))):
+                reason = f"the world {domain.name} has no such score; there are {', '.join(names)}"
+                yield Problem(f"train_policy.{section}.constraints", "not_found", reason, value=repr(one.score))
     try:
         load_reward(params.reward, score_names(domain))
     except ConfigurationError as error:

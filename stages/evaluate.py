@@ -26,7 +26,7 @@ from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
 from posttrain.tracking.wandb_tables import shown_evaluation
 from posttrain.types import Task, Trajectory
-from posttrain.worlds.catalog import require_expert
+from posttrain.worlds.catalog import cost_names, require_expert
 from posttrain.worlds.protocol import GoalDomain
 
 TASKS = Path("data/raw/tasks.parquet")
@@ -37,6 +37,7 @@ REFUSED = "refused_parameters.json"  # of the teacher's endpoint; in the folder 
 def evaluate(run: StageRun) -> None:
     params, settings = run.params, run.params.evaluate
     world = ScoredWorld.of(params.world, params.reward, params.agent)
+    costs = cost_names(world.domain)
     wanted = world.domain.describe_goal if isinstance(world.domain, GoalDomain) else None
     play_part = (
         _teacher(params, world, run.checkpoint_dir)
@@ -53,7 +54,7 @@ def evaluate(run: StageRun) -> None:
             return played
 
         tasks = [*read_tasks(TASKS, "test"), *read_tasks(TASKS, "test_paraphrase")]
-        evaluated, summary = evaluate_policy(play, tasks, num_samples=settings.num_samples, by=settings.by)
+        evaluated, summary = evaluate_policy(play, tasks, num_samples=settings.num_samples, by=settings.by, costs=costs)
         summary["processor"] = processor_kind()
         if changed := ChatParameters(run.checkpoint_dir / REFUSED).changed:
             summary["endpoint_parameters"] = changed

@@ -10,6 +10,6 @@ from posttrain.worlds.tools import Tool
 
 
 def graded(trajectory: Trajectory, task: Task) -> Trajectory:
-    tools = {name: Tool(name, "", {}, print, is_read_only=True) for name in task.tools}
+    tools = {name: Tool(name, "", {}, print, side_effect="none") for name in task.tools}
     outcome = grade(trajectory, task, sides=MARKETS_AS_SIDES, tools=tools)
     return replace(trajectory, outcome=completed(outcome, trajectory, tools))

@@ -20,6 +20,12 @@ from posttrain.types import Message, Task, Trajectory
 from posttrain.worlds.made_calls import agent_messages
 
 _MAX_K = 8
+_ABILITIES = {  # the name in a summary: the score
+    "tool_selection_accuracy": "tool_selection_accuracy",
+    "plan_success": "plan_success",
+    "step_efficiency": "efficiency",
+    "timing_precision": "timing",
+}
 Play = Callable[[Sequence[Task], float], Sequence[Trajectory]]  # tasks and temperature; a scored episode of each
 
 
@@ -34,7 +40,7 @@ class EvaluatedTask:
 
 
 def evaluate_policy(
-    play: Play, tasks: Sequence[Task], *, num_samples: int, by: Sequence[str]
+    play: Play, tasks: Sequence[Task], *, num_samples: int, by: Sequence[str], costs: Sequence[str]
 ) -> tuple[list[EvaluatedTask], dict[str, Any]]:
     """Play all tasks greedily, and those of the split `test` `num_samples` times at temperature 1;
     gives the plays of each task and the summary of all. Raises Interrupted where every greedy play
@@ -44,7 +50,7 @@ def evaluate_policy(
     evaluated = evaluated_tasks(tasks, greedy, sampled, num_samples=num_samples)
     if all(one.greedy.is_aborted for one in evaluated if one.task.split == "test"):
         raise Interrupted("every greedy play was lost: nothing can be said; run it again")
-    return evaluated, summarise(evaluated, num_samples=num_samples, by=by)
+    return evaluated, summarise(evaluated, num_samples=num_samples, by=by, costs=costs)
 
 
 def evaluated_tasks(
@@ -82,16 +88,19 @@ def task_record(evaluated: EvaluatedTask, *, wanted: Callable[[Task], str] | Non
     }
 
 
-def summarise(evaluated: Sequence[EvaluatedTask], *, num_samples: int, by: Sequence[str]) -> dict[str, Any]:
+def summarise(
+    evaluated: Sequence[EvaluatedTask], *, num_samples: int, by: Sequence[str], costs: Sequence[str]
+) -> dict[str, Any]:
     """The content of `<policy>.json`. Tasks of the split `test` count unless their greedy episode
     was aborted (`num_lost` were); those of `test_paraphrase` are under `paraphrase`.
 
     `strict_success_rate` and `success_rate` (also as `end_to_end_success`), each with its interval
     (`strict_ci_low`, `ci_low`, …), Wilson's at `ci_level`; `pass_hat_k` and `strict_pass_hat_k` for
-    each k up to the number of samples; of the greedy episodes `scores` (mean and number of the
-    tasks that test it, by name), `failures` (a count for each class that occurred, the most
-    frequent first), and under `by` the success rates for each value of each label that is named.
-    Raises ValueError where there is no test task.
+    each k up to the number of samples; of the greedy episodes `scores` (mean, standard deviation
+    over tasks and number of the tasks that test it, by name), `costs` (of those scores that are
+    named, the share of tasks with harm, its interval, and the share of sampled plays), `failures`
+    (a count for each class that occurred, the most frequent first), and under `by` the success
+    rates for each value of each label that is named. Raises ValueError where there is no test task.
     """
     test = [one for one in evaluated if one.task.split == "test" and not one.greedy.is_aborted]
     paraphrase = [one for one in evaluated if one.task.split == "test_paraphrase" and not one.greedy.is_aborted]
@@ -112,6 +121,7 @@ def summarise(evaluated: Sequence[EvaluatedTask], *, num_samples: int, by: Seque
         **{f"strict_pass_hat_{k}": _pass_hat(strict_samples, k) for k in ks},
         **_abilities(scores),
         "scores": scores,
+        "costs": {name: _cost(name, test) for name in costs if name in scores},
         "reward_mean": _mean([one.greedy.reward or 0.0 for one in test]),
         "turns_mean": _mean([len(agent_messages(one.greedy)) for one in test]),
         "failures": dict(failures.most_common()),
@@ -129,22 +139,40 @@ def _pass_hat(samples: Sequence[Sequence[bool]], k: int) -> float | None:
 def _abilities(scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Scores of a world with lookups, under the names that reports read; null where no task tests
     them."""
-    none = {"mean": None, "num_tasks": 0}
-    first, plan = scores.get("tool_selection_accuracy", none), scores.get("plan_success", none)
+    none = {"mean": None, "std": None, "num_tasks": 0}
     return {
-        "tool_selection_accuracy": first["mean"],
-        "num_tool_tasks": first["num_tasks"],
-        "plan_success": plan["mean"],
-        "num_plan_tasks": plan["num_tasks"],
-        "step_efficiency": scores.get("efficiency", none)["mean"],
-        "timing_precision": scores.get("timing", none)["mean"],
+        "num_tool_tasks": scores.get("tool_selection_accuracy", none)["num_tasks"],
+        "num_plan_tasks": scores.get("plan_success", none)["num_tasks"],
+        **{
+            f"{shown}{suffix}": scores.get(name, none)[figure]
+            for shown, name in _ABILITIES.items()
+            for suffix, figure in (("", "mean"), ("_std", "std"))
+        },
     }
 
 
 def _scores(episodes: Sequence[Trajectory]) -> dict[str, dict[str, float | int | None]]:
     names = sorted({name for one in episodes for name in one.scores})
     values = {name: [one.scores[name] for one in episodes if name in one.scores] for name in names}
-    return {name: {"mean": _mean(own), "num_tasks": len(own)} for name, own in values.items()}
+    return {
+        name: {"mean": _mean(own), "std": _round(float(np.std(own))), "num_tasks": len(own)}
+        for name, own in values.items()
+    }
+
+
+def _cost(name: str, test: Sequence[EvaluatedTask]) -> dict[str, float | int | None]:
+    """Harm is a score above 0."""
+    harmful = [one.greedy.scores[name] > 0 for one in test if name in one.greedy.scores]
+    sampled = [play.scores[name] > 0 for one in test for play in one.samples if name in play.scores]
+    low, high = share_interval(sum(harmful), len(harmful))
+    rate = _round(sum(harmful) / len(harmful))
+    return {
+        "rate": rate,
+        "ci_low": _round(low),
+        "ci_high": _round(high),
+        "sampled_rate": _mean(sampled),
+        "num_tasks": len(harmful),
+    }
 
 
 def _success_by(label: str, evaluated: Sequence[EvaluatedTask]) -> dict[str, Mapping[str, float]]:

@@ -26,6 +26,10 @@ GRPO_CHARTS: Charts = {
     "Success of the sampled episodes": ({"strict success": "strict_success", "success": "success"}, _SHARE),
     "Reward": ({"mean reward": "reward_mean"}, _NUMBER),
     "Entropy and KL, nats per token": ({"entropy": "entropy", "KL to the start": "kl"}, _NUMBER),
+    "Orders and writes before consent": (
+        {"share of episodes": "cost_write_before_consent", "weight of the cost": "cost_weight_write_before_consent"},
+        _NUMBER,
+    ),
     "Tool calls that failed": ({"tool calls": "tool_failures"}, _SHARE),
     "Turns per episode": ({"turns": "turns"}, _NUMBER),
     "Tokens per episode": ({"tokens": "length"}, _NUMBER),

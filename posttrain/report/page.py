@@ -24,6 +24,7 @@ from posttrain.report.html import rendered
 from posttrain.report.knobs import Knobs
 from posttrain.report.run_reader import (
     HELD_OUT,
+    CostRate,
     DpoLine,
     Evaluation,
     GrpoLine,
@@ -139,6 +140,7 @@ def render_page(reports: Reports, *, num_failures_shown: int) -> str:
         lost={name: one.num_lost for name, one in evaluations.items() if one.num_lost},
         gain=reports.gain,
         abilities=_abilities(evaluations),
+        costs=_costs(evaluations),
         cells=_cells(evaluations, order=reports.knobs.get(BREAKDOWN)),
         validation=reports.validation,
         resampling=reports.resampling,
@@ -167,6 +169,12 @@ def _abilities(evaluations: Mapping[str, Evaluation]) -> list[tuple[str, list[Sc
     """For each score that some policy has its mean of every policy."""
     names = dict.fromkeys(name for one in evaluations.values() for name in one.scores)
     return [(name, [one.scores.get(name) for one in evaluations.values()]) for name in names]
+
+
+def _costs(evaluations: Mapping[str, Evaluation]) -> list[tuple[str, list[CostRate | None]]]:
+    """For each cost that some policy has its rate of every policy."""
+    names = dict.fromkeys(name for one in evaluations.values() for name in one.costs)
+    return [(name, [one.costs.get(name) for one in evaluations.values()]) for name in names]
 
 
 def _policy_charts(lines: Sequence[PolicyLine], knobs: Knobs) -> tuple[str, list[Chart], list[Chart]]:

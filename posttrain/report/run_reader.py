@@ -71,9 +71,20 @@ class Success(Source):
 
 
 class ScoreMean(Source):
-    """The mean of a score over the `num_tasks` tasks that test it."""
+    """The mean of a score over the `num_tasks` tasks that test it, and its standard deviation."""
 
     mean: float | None
+    std: float | None = None
+    num_tasks: int
+
+
+class CostRate(Source):
+    """The share of tasks with harm, played greedily, with its interval, and of sampled plays."""
+
+    rate: Share
+    ci_low: Share
+    ci_high: Share
+    sampled_rate: Share | None
     num_tasks: int
 
 
@@ -87,6 +98,7 @@ class Evaluation(Success):
     strict_pass_hat_4: Share | None
     num_lost: int
     scores: dict[str, ScoreMean]
+    costs: dict[str, CostRate] = {}
     turns_mean: float
     reward_mean: float
     failures: dict[str, int]
@@ -183,6 +195,8 @@ class GrpoLine(Source):
     kl: float | None
     length: float
     turns: float
+    cost_write_before_consent: float | None = None
+    cost_weight_write_before_consent: float | None = None
     alarms: str | None = None
 
 

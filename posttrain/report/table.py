@@ -106,6 +106,10 @@ def evaluation_text(summary: Mapping[str, Any]) -> str:
     lines += ["", f"failures: {escape_control_chars(', '.join(failures)) or 'none'}"]
     scores = [f"{name} {score['mean']:.3f}" for name, score in summary["scores"].items()]
     lines.append(f"scores: {escape_control_chars(', '.join(scores))}")
+    for name, cost in summary["costs"].items():
+        rate, sampled = percent(cost["rate"]), cost["sampled_rate"]
+        also = f"; {percent(sampled)} of sampled plays" if sampled is not None else ""
+        lines.append(escape_control_chars(f"{name}: {rate} ({percent_range(cost['ci_low'], cost['ci_high'])}){also}"))
     lost = summary["num_lost"] + summary["num_lost_samples"]
     if lost:
         lines.append(f"{lost} plays were lost and do not count; run it again to play them")

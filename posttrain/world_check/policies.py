@@ -144,7 +144,7 @@ REMEDIES = {
     "also calls every other tool": "count calls that the goal does not accept in strict_success",
     "says what the expert says and calls nothing": _CALLS_COUNT,
     "says the expert's last message alone": _CALLS_COUNT,
-    REPEATING: "make tools that only read is_read_only, or count the second call",
+    REPEATING: 'give tools that only read side_effect="none", or count the second call',
     "malforms every call of the expert": "let grade ask what calls came to, not that they were made",
 }
 

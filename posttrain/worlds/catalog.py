@@ -16,11 +16,12 @@ from posttrain.runtime.limits import reason
 from posttrain.runtime.plain_yaml import load_yaml
 from posttrain.types import Split, Task
 from posttrain.worlds.bfcl.params import BfclParams
-from posttrain.worlds.grading import GENERAL_SCORES
+from posttrain.worlds.brokerage.params import BrokerageParams
+from posttrain.worlds.grading import CONSENT, GENERAL_SCORES
 from posttrain.worlds.gymnasium.params import GymnasiumParams
 from posttrain.worlds.http_env.params import HttpEnvParams
 from posttrain.worlds.params import OwnWorldParams, WorldParams
-from posttrain.worlds.protocol import Domain, ExpertDomain, RegeneratingDomain, ScoringDomain
+from posttrain.worlds.protocol import CostlyDomain, Domain, ExpertDomain, RegeneratingDomain, ScoringDomain
 from posttrain.worlds.stocks.params import StocksParams
 from posttrain.worlds.tau2.params import Tau2Params
 from posttrain.worlds.toy.params import ToyParams
@@ -40,6 +41,7 @@ def _tag(section: Any) -> Any:
 World = Annotated[
     Annotated[StocksParams, Tag("stocks")]
     | Annotated[ToyParams, Tag("toy")]
+    | Annotated[BrokerageParams, Tag("brokerage")]
     | Annotated[BfclParams, Tag("bfcl")]
     | Annotated[Tau2Params, Tag("tau2")]
     | Annotated[HttpEnvParams, Tag("http_env")]
@@ -77,6 +79,10 @@ def make_domain(world: WorldParams) -> Domain:
             from posttrain.worlds.toy.domain import ToyDomain
 
             return ToyDomain(world)
+        case BrokerageParams():
+            from posttrain.worlds.brokerage.domain import BrokerageDomain
+
+            return BrokerageDomain(world)
         case BfclParams():
             from posttrain.worlds.bfcl.domain import BfclDomain
 
@@ -119,6 +125,12 @@ def require_regeneration(domain: Domain, *, needed_by: str) -> RegeneratingDomai
 def score_names(domain: Domain) -> Sequence[str]:
     """The names of the scores in its outcomes, which `params.yaml` may weigh."""
     return (*GENERAL_SCORES, *(domain.scores if isinstance(domain, ScoringDomain) else ()))
+
+
+def cost_names(domain: Domain) -> Sequence[str]:
+    """The names of those scores that are costs: harm done, at 1, whether or not the goal was
+    reached. Evaluation shows their rates."""
+    return tuple(dict.fromkeys((CONSENT, *(domain.costs if isinstance(domain, CostlyDomain) else ()))))
 
 
 def tasks_of(domain: Domain, split: Split, world: WorldParams, *, at_most: int | None = None) -> list[Task]:

@@ -26,6 +26,7 @@ from mcp.types import (
     ResourceLink,
     TextContent,
     TextResourceContents,
+    ToolAnnotations,
 )
 from mcp.types import Tool as McpTool
 from pydantic import ValidationError
@@ -165,7 +166,13 @@ def _described(tool: McpTool) -> Tool:
     properties = {key: _untitled(value) for key, value in tool.input_schema.get("properties", {}).items()}
     required = tool.input_schema.get("required", [])
     parameters: Any = redact_values({**_untitled(tool.input_schema), "properties": properties, "required": required})
-    return Tool(tool.name, redact(tool.description or ""), parameters, _of_no_episode)
+    described = Tool(tool.name, redact(tool.description or ""), parameters, _of_no_episode)
+    match tool.annotations:
+        case ToolAnnotations(read_only_hint=True):
+            return replace(described, side_effect="none")
+        case ToolAnnotations(destructive_hint=True):
+            return replace(described, side_effect="irreversible")
+    return described
 
 
 def _untitled(schema: Any) -> Any:

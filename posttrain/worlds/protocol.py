@@ -104,6 +104,14 @@ class ScoringDomain(Domain, Protocol):
 
 
 @runtime_checkable
+class CostlyDomain(ScoringDomain, Protocol):
+    """A domain some of whose scores are costs: harm done, at 1, whether or not the goal was
+    reached."""
+
+    costs: Sequence[str]
+
+
+@runtime_checkable
 class ExpertDomain(Domain, Protocol):
     def expert(self, task: Task, *, seed: int, is_flawless: bool, reasoning_frac: float) -> Expert:
         """An agent for `task`. A flawless one (the gold) succeeds strictly on every task. The

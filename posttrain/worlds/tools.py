@@ -16,10 +16,11 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Union, cast
+from typing import Any, Literal, TypeAlias, Union, cast
 
 from posttrain.types import BadNumber, JsonValue, number
 
+SideEffect: TypeAlias = Literal["none", "reversible", "irreversible"]
 _JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
@@ -33,8 +34,8 @@ class Tool:
 
     `is_instant`: it only computes, so it is called in place, in the order of the calls; any other
     runs beside the others, in a thread or as a coroutine, and is given up after a time.
-    `ends_episode`: its first good result is the end. `is_read_only`: it changes nothing, so to
-    repeat a call is a fault.
+    `ends_episode`: its first good result is the end. `side_effect`: with `none` it only reads, so
+    to repeat a call is a fault; `irreversible` wants the user's consent (`grading.py`).
     """
 
     name: str
@@ -43,7 +44,11 @@ class Tool:
     function: Callable[..., Any]
     is_instant: bool = False
     ends_episode: bool = False
-    is_read_only: bool = False
+    side_effect: SideEffect = "reversible"
+
+    @property
+    def is_read_only(self) -> bool:
+        return self.side_effect == "none"
 
     def schema(self) -> dict[str, Any]:
         """OpenAI's function schema."""
@@ -82,7 +87,7 @@ def tool_from(
     name: str | None = None,
     is_instant: bool = False,
     ends_episode: bool = False,
-    is_read_only: bool = False,
+    side_effect: SideEffect = "reversible",
 ) -> Tool:
     """Derives the schema of a function. Raises TypeError where a hint is missing or not known."""
     # JsonValue names itself and two others as text; they are resolved here, so that a module of
@@ -103,7 +108,7 @@ def tool_from(
         if parameter.default is inspect.Parameter.empty:
             required.append(parameter.name)
     parameters = {"type": "object", "properties": properties, "required": required}
-    return Tool(name or function.__name__, description, parameters, function, is_instant, ends_episode, is_read_only)
+    return Tool(name or function.__name__, description, parameters, function, is_instant, ends_episode, side_effect)
 
 
 def json_object(arguments: str) -> dict[str, Any] | None:

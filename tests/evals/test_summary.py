@@ -21,7 +21,7 @@ def tasks(*kinds: str, split: str = "test") -> list:
 
 
 def summary_of(tasks, greedy, sampled) -> dict:
-    return summarise(evaluated_tasks(tasks, greedy, sampled, num_samples=4), num_samples=4, by=BY)
+    return summarise(evaluated_tasks(tasks, greedy, sampled, num_samples=4), num_samples=4, by=BY, costs=())
 
 
 def test_two_tasks_by_hand():
@@ -65,7 +65,7 @@ def test_the_means_of_scores_are_of_the_tasks_that_test_them():
     scored = [replace(play, scores=play.outcome.scores) for play in (GOOD, BAD)]
     other = replace(GOOD, scores={"efficiency": 1.0})
     summary = summary_of(tasks("a", "b", "c"), [*scored, other], [GOOD] * 12)
-    assert summary["scores"]["tool_selection_accuracy"] == {"mean": 0.5, "num_tasks": 2}
+    assert summary["scores"]["tool_selection_accuracy"] == {"mean": 0.5, "std": 0.5, "num_tasks": 2}
     assert (summary["tool_selection_accuracy"], summary["num_tool_tasks"]) == (0.5, 2)
     assert summary["step_efficiency"] == 0.666667  # 1, failed 0, 1
     assert summary["timing_precision"] == 0.75  # 2/2, and 1/2: the call was due, the answer was not
@@ -118,4 +118,4 @@ def test_plan_success_asks_for_every_call_that_holds_the_answer():
 
 def test_without_a_test_task_there_is_no_summary():
     with pytest.raises(ValueError, match="a share of nothing"):
-        summarise([], num_samples=4, by=BY)
+        summarise([], num_samples=4, by=BY, costs=())

@@ -224,7 +224,7 @@ def test_side_effects_are_those_of_dropped_turns_that_are_not_undone(recorded):
     tools = DOMAIN.open(TASKS[0]).tools()
     fork = Fork(TASKS[0], recorded[0], at=1)
     assert fork.side_effects(tools) == []
-    writing = {name: replace(tool, is_read_only=False) for name, tool in tools.items()}
+    writing = {name: replace(tool, side_effect="reversible") for name, tool in tools.items()}
     called = [run.name for turn in recorded[0].turns for run in turn.tool_runs if run.outcome == "ok"]
     assert fork.side_effects(writing) == list(dict.fromkeys(called))
     assert replace(fork, at=len(recorded[0].turns)).num_dropped == 1

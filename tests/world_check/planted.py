@@ -53,7 +53,7 @@ class Box:
             self.num_shouts += 1
             return "an echo"
 
-        made = [tool_from(look, is_instant=True, is_read_only=self.is_look_read_only)]
+        made = [tool_from(look, is_instant=True, side_effect="none" if self.is_look_read_only else "reversible")]
         return {tool.name: tool for tool in (*made, tool_from(turn, is_instant=True), tool_from(shout))}
 
     def looked(self):

@@ -7,7 +7,7 @@ from posttrain.worlds.grading import GENERAL_SCORES, completed
 from posttrain.worlds.tools import Tool
 from tests.worlds.lookups.play import ERROR, call, played, result, say
 
-READ, WRITE = Tool("read", "", {}, print, is_read_only=True), Tool("write", "", {}, print)
+READ, WRITE = Tool("read", "", {}, print, side_effect="none"), Tool("write", "", {}, print)
 TOOLS = {"read": READ, "write": WRITE}
 STRICT, LOOSE, FAILED = Outcome(True, True), Outcome(True, False), Outcome(False, False)
 GOOD = [call("read", "{}"), result(), say("done")]

@@ -6,10 +6,11 @@ import pytest
 
 from posttrain.types import Message, ToolCall, Turn
 from posttrain.worlds.made_calls import calls_made, repeated_reads
-from posttrain.worlds.tools import Tool, ToolError, tool_from
+from posttrain.worlds.tools import SideEffect, Tool, ToolError, tool_from
 from tests.worlds.lookups.play import ERROR, OK, call, played, result, say
 
-TOOLS = {name: Tool(name, "", {}, print, is_read_only=name != "write") for name in ("read", "look", "write")}
+EFFECTS: dict[str, SideEffect] = {"read": "none", "look": "none", "write": "reversible"}
+TOOLS = {name: Tool(name, "", {}, print, side_effect=effect) for name, effect in EFFECTS.items()}
 READ, LOOK, WRITE = (call(name, '{"a":1}') for name in ("read", "look", "write"))
 READ_OTHER = call("read", '{"a":2}')
 

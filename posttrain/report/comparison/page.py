@@ -18,7 +18,7 @@ from posttrain.report.comparison.tables import (
 )
 from posttrain.report.comparison.transcripts import task_pairs
 from posttrain.report.html import rendered
-from posttrain.report.run_reader import Measure, Success
+from posttrain.report.run_reader import CostRate, Measure, Success
 from posttrain.report.table import percent, percent_range, points
 from posttrain.tracking.alarms import read_alarms
 
@@ -51,7 +51,7 @@ def comparison_page(settings: Sequence[Setting]) -> str:
         alarms=[
             (run.name, *alarm) for one in settings for run in one.runs for alarm in read_alarms(run.curves["policy"])
         ],
-        labels=_labels(settings),
+        labels=[*_harms(settings), *_labels(settings)],
         data_files=data_files(settings),
         row_counts=row_counts(settings),
         class_counts=class_counts(settings),
@@ -86,6 +86,27 @@ def _labels(settings: Sequence[Setting]) -> list[tuple[str, list[tuple[str, int,
         )
         for label, values in by.items()
     ]
+
+
+def _harms(settings: Sequence[Setting]) -> list[tuple[str, list[tuple[str, int, list[Share | None]]]]]:
+    """The same of the costs of `posttrain/worlds/catalog.py`: the share of tasks with harm."""
+    by: dict[str, list[list[CostRate]]] = {}
+    for index, setting in enumerate(settings):
+        for run in setting.runs:
+            for name, cost in (run.evaluation.costs if run.evaluation else {}).items():
+                by.setdefault(name, [[] for _ in settings])[index].append(cost)
+
+    def share(runs: Sequence[CostRate]) -> Share | None:
+        if not runs:
+            return None
+        mean, num_tasks = sum(one.rate for one in runs) / len(runs), min(one.num_tasks for one in runs)
+        return mean, *share_interval(mean * num_tasks, num_tasks)
+
+    rows = [
+        (name, max(one.num_tasks for own in cells for one in own), list(map(share, cells)))
+        for name, cells in by.items()
+    ]
+    return [("harm", rows)] if rows else []
 
 
 def _share(runs: Sequence[Success], measure: Measure) -> Share | None:

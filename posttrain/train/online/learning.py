@@ -269,9 +269,8 @@ def _unlearnt(one: ScoredEpisode) -> ScoredEpisode:
 
 
 def _as_learnt(played: ScoredEpisode) -> Trajectory:
-    """With the reward that was learnt from: the rules' and the reward model's."""
-    # what is recorded is what was learnt from
+    """With the reward that was learnt from, bonus included."""
     if not played.bonus:
         return played.trajectory
-    scores = {**played.trajectory.scores, "reward_model": played.bonus}
+    scores = {**played.trajectory.scores, "bonus": played.bonus}
     return replace(played.trajectory, scores=scores, reward=played.rule_reward + played.bonus)

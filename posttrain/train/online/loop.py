@@ -106,8 +106,8 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
             state.add_to_history(groups)
             is_trained = trained_groups(groups, params)
             trained = [own for own, is_one in zip(samples, is_trained, strict=True) if is_one]
+            episodes = [one for group in groups for one in group.episodes]
             if distributed.is_first():
-                episodes = [one for group in groups for one in group.episodes]
                 inputs.on_step(step + 1, episodes, metrics.mean_advantages(groups, samples))
             kl = metrics.kl_to_start(by_start, groups, pad_id, run.rows_at_once) if params.measures_kl else None
             logged |= {
@@ -118,6 +118,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
                 "generated_tokens": state.num_generated,
                 **({} if kl is None else {"kl": kl}),
                 "kl_weight": state.kl.weight,
+                **state.constraints.observe(episodes),
                 "staleness": staleness,
             }
             if inputs.demonstrations:

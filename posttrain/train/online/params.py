@@ -17,6 +17,7 @@ from posttrain.train.advantages.returns import DiscountedCredit, StatesCredit
 from posttrain.train.advantages.scores import ScoresCredit
 from posttrain.train.advantages.turn_scores import TurnScoresCredit
 from posttrain.train.losses import KlParams, NoKl, Objective, PolicyGradient
+from posttrain.train.online.constraints import ConstraintParams
 from posttrain.train.rejection_sampling.params import NoRetry, RetryReflection
 from posttrain.train.replay import EditReplay, ExpertReplay, HintReplay, NoReplay, ReplayParams
 from posttrain.train.sampling.greso import GresoSampling
@@ -97,6 +98,7 @@ class OnlineParams(Section):
     entropy_bonus: Annotated[float, Field(ge=0)]
     importance_cap: Annotated[float, Field(ge=1)]
     dev: DevParams
+    constraints: Annotated[list[ConstraintParams], Field(default_factory=list)]
     retry: Annotated[NoRetry | RetryReflection, Field(discriminator="type")] = NoRetry(type="none")
 
     @property
@@ -133,7 +135,7 @@ class OnlineParams(Section):
             raise ValueError(contradiction)
         return self
 
-    def _contradictions(self) -> Iterator[str]:
+    def _contradictions(self) -> Iterator[str]:  # noqa: C901 — a list
         credit, order, refills = self.credit, self.sampling.order.type, self.sampling.max_refills
         if not isinstance(self.objective, PolicyGradient) and self.updates_per_step * self.minibatches == 1:
             # at the first update the ratio to the policy that sampled is 1
@@ -172,6 +174,11 @@ class OnlineParams(Section):
             yield (
                 f"credit is {credit.type} and sampling.max_refills {refills}: groups of equal rewards are learnt from, "
                 "too; set max_refills to 0"
+            )
+        if self.constraints and isinstance(credit, ScoresCredit | ImitationCredit | BranchValueCredit):
+            yield (
+                f"constraints are on {self.constraints[0].score} and credit is {credit.type}, which does not learn "
+                "from the reward of an episode: take another credit"
             )
         if isinstance(credit, EpisodeCredit) and credit.drop == "equal" and credit.equal_groups.type != "by_baseline":
             yield f"credit.drop is equal and credit.equal_groups {credit.equal_groups.type}: take drop none"

@@ -22,6 +22,7 @@ from posttrain.train.advantages.baselines import TaskMean
 from posttrain.train.advantages.groups import EpisodeGroup, TaskHistory
 from posttrain.train.checkpointing import PREFIX, prune, seal
 from posttrain.train.losses import KlWeight
+from posttrain.train.online.constraints import Constraints
 from posttrain.train.online.params import DevParams, OnlineParams
 from posttrain.train.replay import ExpertTraces, Replay
 from posttrain.train.resumable_trainer import METRICS, TrainingRun
@@ -31,7 +32,7 @@ from posttrain.types import ScoredEpisode, Task
 MAX_SKIPPED = 3  # updates in a row
 BEST = "best.safetensors"
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.pt", "online.json"  # files of a checkpoint
-_PARTS = ("sampler", "history", "replay", "kl", "dev")
+_PARTS = ("sampler", "history", "replay", "constraints", "kl", "dev")
 
 OnStep = Callable[[int, Sequence[ScoredEpisode], Sequence[float]], None]
 
@@ -60,6 +61,7 @@ class TrainerState:
         self.sampler: Sampler = params.sampling.order.make(inputs.tasks, seed=seed)
         self.history = TaskHistory(params.baseline.decay if isinstance(params.baseline, TaskMean) else 0.0)
         self.replay: Replay = params.join.make(inputs.expert)
+        self.constraints = Constraints(params.constraints)
         self.kl = KlWeight(params.kl)
         self.dev = DevEvaluation(params.dev, inputs)
         self.num_generated = 0
@@ -74,7 +76,8 @@ class TrainerState:
     def grouped(self, task: Task, episodes: Sequence[ScoredEpisode]) -> EpisodeGroup:
         """The group of a task just played, with what is replayed. Sampler, replay and the count
         of tokens observe it, before the next tasks are chosen."""
-        group = EpisodeGroup(task, episodes, self.replay.replayed(task, episodes), self.replay.is_expert)
+        played, replayed = map(self.constraints.charged, (episodes, self.replay.replayed(task, episodes)))
+        group = EpisodeGroup(task, played, replayed, self.replay.is_expert)
         self.num_generated += sum(sum(one.trajectory.mask) for one in episodes)
         # a group of one has no spread to be observed
         kept = [one for one in episodes if not one.is_aborted]

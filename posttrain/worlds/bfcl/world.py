@@ -89,7 +89,7 @@ def tools_of(classes: tuple[str, ...], bind: Callable[[str], Callable[..., Any]]
             schema["parameters"],
             bind(name),
             is_instant=True,
-            is_read_only=is_read_only(name),
+            side_effect="none" if is_read_only(name) else "reversible",
         )
         for class_name in classes
         for name, schema in schemas_of(class_name).items()

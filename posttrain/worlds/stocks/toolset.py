@@ -49,7 +49,7 @@ class _MarketTools:
         names = [function.__name__ for function in functions]
         names = names if self._name == "a" else [MARKETS_AS_SIDES.twin(name) for name in names]
         return [
-            _fill(tool_from(function, name=name, is_instant=True, is_read_only=True), words)
+            _fill(tool_from(function, name=name, is_instant=True, side_effect="none"), words)
             for name, function in zip(names, functions, strict=True)
         ]
 

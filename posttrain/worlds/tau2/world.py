@@ -66,7 +66,11 @@ class Tau2World:
 
 def agent_tools(served: Mapping[str, Tool], write_tools: frozenset[str]) -> dict[str, Tool]:
     return {
-        name: replace(tool, parameters=_without_key(tool.parameters), is_read_only=name not in write_tools)
+        name: replace(
+            tool,
+            parameters=_without_key(tool.parameters),
+            side_effect="irreversible" if name in write_tools else "none",
+        )
         for name, tool in served.items()
         if name not in _CONTROLS
     }

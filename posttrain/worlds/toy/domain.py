@@ -283,4 +283,4 @@ def _shop_tools(shop: str, items: list[Item]) -> Iterator[Tool]:
         argument = "name: the good's name, Chinese or English" if function is find else "code: the good's code"
         function.__doc__ = f"{text}, {shop} shop.\n\nArgs:\n    {argument}"
         name = f"find_{TWIN[shop]}item" if function is find else f"get_{TWIN[shop]}{function.__name__}"
-        yield tool_from(function, name=name, is_instant=True, is_read_only=True)
+        yield tool_from(function, name=name, is_instant=True, side_effect="none")

@@ -15,7 +15,7 @@ def weather(code: str) -> str:
     return "fair"
 
 
-TOOL = tool_from(weather, name=NEW, is_instant=True, is_read_only=True)
+TOOL = tool_from(weather, name=NEW, is_instant=True, side_effect="none")
 
 
 def stocks():

@@ -154,7 +154,7 @@ def test_an_empty_episode_earns_nothing(score, wanted):
 
 # The penalties
 
-TOOLS = {name: Tool(name, "", {}, print, is_read_only=True) for name in task().tools}
+TOOLS = {name: Tool(name, "", {}, print, side_effect="none") for name in task().tools}
 BROKEN = [call("get_", '{"code"'), result(ERROR), say()]
 
 
@@ -189,7 +189,7 @@ def test_a_call_whose_result_was_known_is_redundant():
 
 
 def test_a_tool_that_may_change_something_may_be_called_again_unless_it_is_the_gold_call():
-    changing = {name: replace(tool, is_read_only=False) for name, tool in TOOLS.items()}
+    changing = {name: replace(tool, side_effect="reversible") for name, tool in TOOLS.items()}
     again = [call("get_hk_macd"), result()] * 2
     assert is_redundant(*again)
     assert not is_redundant(*again, tools=changing)

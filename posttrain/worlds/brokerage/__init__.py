@@ -1,0 +1,1 @@
+"""A broker's desk, where an agent can do harm."""
