@@ -77,7 +77,7 @@ class Constraints:
         return sum(weight * one.cost(episode) for weight, one in zip(self.weights, self._params, strict=True))
 
     def state(self) -> Mapping[str, object]:
-        return {"weights": self.weights, "means": self._means, "num_steps": self._num_steps}
+        return {"weights": [*self.weights], "means": [*self._means], "num_steps": self._num_steps}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self.weights, self._means, self._num_steps = state["weights"], state["means"], state["num_steps"]

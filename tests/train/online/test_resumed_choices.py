@@ -21,6 +21,7 @@ from posttrain.models.params import OptimizerParams
 from posttrain.rollout.episode_sampler import Stream, episode_seeds
 from posttrain.runtime.knobs import Section
 from posttrain.train.checkpointing import checkpoints_in
+from posttrain.train.online.constraints import ConstraintParams
 from posttrain.train.online.loop import train_online
 from posttrain.train.online.params import OnlineParams, SamplingParams
 from posttrain.train.online.trainer_state import TrainingInputs
@@ -118,6 +119,13 @@ def combinations():
 
 
 FOUND = combinations()
+CONSTRAINED = next(
+    one.model_copy(
+        update={"constraints": [ConstraintParams(score="first", max_mean=0.1, lr=1.0, decay=0.5, max_weight=9)]}
+    )
+    for one, _ in FOUND
+    if (one.credit.type, one.join.type) == ("episode", "best")
+)
 
 
 def digest(*numbers):
@@ -226,7 +234,7 @@ def test_each_choice_is_made_and_each_of_credit_replay_and_order_with_each_other
 
 @pytest.mark.parametrize(
     "params",
-    [params for params, _ in FOUND],
+    [CONSTRAINED, *(params for params, _ in FOUND)],
     ids=lambda one: f"{one.credit.type}-{one.join.type}-{one.sampling.order.type}",
 )
 def test_two_steps_a_resumption_and_two_steps_are_the_bytes_of_four(tmp_path, params):
