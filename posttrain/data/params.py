@@ -46,9 +46,20 @@ class GenerateDataParams(Section):
     reasoning_frac: Frac
 
 
+class DriftParams(Section):
+    """Limits of `posttrain drift`. `max_rows` and `max_length` are relative changes of the number
+    and of the lengths of demonstrations, `max_share` is the share of rows with another value of a
+    label, or of calls of another tool."""
+
+    max_rows: PositiveFrac = 0.2
+    max_length: PositiveFrac = 0.2
+    max_share: PositiveFrac = 0.1
+
+
 class ValidateDataParams(Section):
     max_quarantine_frac: Frac
     max_tokens: Count
+    drift: DriftParams = DriftParams()
 
 
 class CoresetParams(Section):

@@ -70,6 +70,7 @@ RUN_AGAIN = {
     "reward": EVALUATIONS | PAIRS | PROCESS | POLICY,
     "generate_data": ALL,
     "validate_data": VALIDATED,
+    "validate_data.drift": set(),
     "validate_data.max_quarantine_frac": ALL | {"import_preferences"},
     "prepare_model": BASE,
     "resample_data": RESAMPLED,

@@ -7,7 +7,7 @@ are kept.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from posttrain.data.files import rows_at
+from posttrain.data.schemas import labels_from_text
 from posttrain.data.validation.flat import FlatTables
 from posttrain.data.validation.leakage import held_out_of
 from posttrain.data.validation.rules import Rule, RuleResult, Seen, broken, check_rows, make_expectations, rules
 from posttrain.data.validation.suite import SuiteResult
 from posttrain.runtime.exits import DataError
+
+_MAX_SHARES = 100  # of a label
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,8 @@ class Reason:
 class Validation:
     """Results for a file: `is_kept` and `tokens_estimate`, shape (N,); `reasons` by the position of
     each trajectory that is not kept; `checked`, the counts of each rule; `suite`, a person's own
-    expectations."""
+    expectations; `labels` and `tools`, how often the labels of a task (as JSON) and calls of a tool
+    occur."""
 
     is_kept: NDArray[np.bool_]
     reasons: Mapping[int, tuple[Reason, ...]]
@@ -45,6 +49,8 @@ class Validation:
     num_calls: int
     tokens_estimate: NDArray[np.int64]
     suite: SuiteResult = SuiteResult()  # noqa: RUF009  # frozen
+    labels: Mapping[str, int] = field(default_factory=dict)
+    tools: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def quarantined_frac(self) -> float:
@@ -74,6 +80,7 @@ def validate(
     checked: list[RuleResult] = []
     reasons: dict[int, tuple[Reason, ...]] = {}
     tokens: list[NDArray[np.int64]] = []
+    labels, tools = Counter[str](), Counter[str]()
     num_rows = num_turns = num_calls = 0
     for batch in batches:
         flat = check_rows(batch, held_out, seen)
@@ -81,6 +88,8 @@ def validate(
         checked = [before + now for before, now in zip(checked, found, strict=True)] if checked else found
         reasons |= {num_rows + row: those for row, those in _reasons(all_rules, flat).items()}
         tokens.append(flat["trajectories"]["tokens_estimate"].to_numpy())
+        labels.update(batch["labels"].to_pylist())
+        tools.update(flat["calls"]["name"].to_pylist())
         num_rows += batch.num_rows
         num_turns, num_calls = num_turns + flat["turns"].num_rows, num_calls + flat["calls"].num_rows
     if num_rows == 0:
@@ -93,7 +102,7 @@ def validate(
     reasons = {row: reasons[row] for row in sorted(reasons)}
     is_kept = np.ones(num_rows, bool)
     is_kept[list(reasons)] = False
-    return Validation(is_kept, reasons, checked, num_turns, num_calls, np.concatenate(tokens), suite)
+    return Validation(is_kept, reasons, checked, num_turns, num_calls, np.concatenate(tokens), suite, labels, tools)
 
 
 def refuse_too_many(validation: Validation, *, max_quarantine_frac: float, source: Path) -> None:
@@ -147,7 +156,23 @@ def summary(validation: Validation) -> dict[str, Any]:
         "quarantined_by_rule": validation.counts(),
         "expectations_not_met": {one.name: one.severity for one in validation.suite.expected if not one.is_met},
         "tokens_estimate": dict(zip(("min", "median", "p95", "max"), map(int, tokens), strict=True)),
+        "labels": _label_shares(validation.labels),
+        "tools": _shares(validation.tools),
     }
+
+
+def _label_shares(counts: Mapping[str, int]) -> dict[str, dict[str, float]]:
+    by_label: dict[str, Counter[str]] = {}
+    for text, count in counts.items():
+        for label, value in labels_from_text(text).items():
+            by_label.setdefault(label, Counter())[value] += count
+    return {label: _shares(own) for label, own in sorted(by_label.items())}
+
+
+def _shares(counts: Mapping[str, int]) -> dict[str, float]:
+    """The hundred most frequent; an import may have a value for each row."""
+    total, most = sum(counts.values()), Counter(counts).most_common(_MAX_SHARES)
+    return {str(name): round(count / total, 6) for name, count in sorted(most)}
 
 
 def _reasons(all_rules: Sequence[Rule], flat: FlatTables) -> dict[int, tuple[Reason, ...]]:
