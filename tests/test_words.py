@@ -11,7 +11,7 @@ from benchmarks.house import parsed, riddles, tracked
 FOLDERS = ("posttrain", "stages", "flows")
 KINDS = (".py", ".jinja", ".html", ".js", ".css")
 NOT_OURS = ("posttrain/worlds/bfcl/", "posttrain/report/vendor/")  # the names of a benchmark's own functions
-ITS_OWN = "posttrain/worlds/stocks/"
+ITS_OWN = ("posttrain/worlds/stocks/", "posttrain/worlds/brokerage/")
 # An underscore and a digit end a word too: `search_hk_stock` names a market.
 WORDS = re.compile(
     r"(?<![a-z])(markets?|compan(y|ies)|[ah]-shares?|hong ?kong|hkd?|cny|stocks?|tickers?|bourses?)"
@@ -44,7 +44,7 @@ def scanned(root: Path) -> dict[str, str]:
     return {
         name: path.read_text(encoding="utf-8")
         for name, path in files.items()
-        if not name.startswith((ITS_OWN, *NOT_OURS))
+        if not name.startswith((*ITS_OWN, *NOT_OURS))
     }
 
 

@@ -29,19 +29,21 @@ def drift(then: Mapping[str, Any], now: Mapping[str, Any], params: DriftParams) 
 
 
 def _changes(then: Mapping[str, Any], now: Mapping[str, Any], params: DriftParams) -> Iterator[Change]:
-    counts = [("demonstrations", then["num_kept"], now["num_kept"], params.max_rows)]
-    lengths = [(f"{name} tokens", then["tokens_estimate"], now["tokens_estimate"]) for name in ("median", "p95")]
-    counts += [
-        (name, before[name.split()[0]], after[name.split()[0]], params.max_length) for name, before, after in lengths
-    ]
-    for name, before, after, limit in counts:
-        yield Change(name, f"{before:,}", f"{after:,}", abs(after / max(before, 1) - 1), limit)
-    before, after = then["quarantined_frac"], now["quarantined_frac"]
-    yield Change("quarantined", f"{before:.1%}", f"{after:.1%}", abs(after - before), params.max_share)
-    shares = {name: (then["labels"].get(name, {}), one) for name, one in now.get("labels", {}).items()}
-    if "labels" in then:
-        for name, (before, after) in shares.items() | {("tool", (then["tools"], now["tools"]))}:
-            yield _of_shares(name, before, after, params.max_share)
+    yield _of_counts("demonstrations", then["num_kept"], now["num_kept"], params.max_rows)
+    for name in ("median", "p95"):
+        before, after = (one["tokens_estimate"][name] for one in (then, now))
+        yield _of_counts(f"{name} tokens", before, after, params.max_length)
+    dropped, drops = then["quarantined_frac"], now["quarantined_frac"]
+    yield Change("quarantined", f"{dropped:.1%}", f"{drops:.1%}", abs(drops - dropped), params.max_share)
+    if "labels" in then:  # an older summary has no shares
+        for label in dict.fromkeys((*then["labels"], *now["labels"])):
+            shares = (one["labels"].get(label, {}) for one in (then, now))
+            yield _of_shares(label, *shares, params.max_share)
+        yield _of_shares("tool", then["tools"], now["tools"], params.max_share)
+
+
+def _of_counts(name: str, then: int, now: int, limit: float) -> Change:
+    return Change(name, f"{then:,}", f"{now:,}", abs(now / max(then, 1) - 1), limit)
 
 
 def _of_shares(name: str, then: Mapping[str, float], now: Mapping[str, float], limit: float) -> Change:
