@@ -1,6 +1,6 @@
-"""A process reward model on Monte-Carlo values of the SFT policy's episodes, judged on tasks that
-it never saw. Nothing is played where no phase of `train_policy` credits turns by it: the model's
-folder and the summary say so."""
+"""A process reward model on Monte-Carlo values of the SFT policy's episodes, and on the turns that
+people marked, judged on tasks that it never saw. Nothing is played where no phase of `train_policy`
+credits turns by it: the model's folder and the summary say so."""
 
 from pathlib import Path
 from typing import Any
@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from posttrain.data.files import leave_untrained, write_json
+from posttrain.data.preferences import IMPORTED, read_verdicts
 from posttrain.data.schemas import read_tasks
 from posttrain.provenance.runner import StageRun, run_stage
 
 SFT = Path("data/models/sft")
+MARKED = IMPORTED / "verdicts.parquet"
 MODEL = Path("data/models/process")
 SUMMARY = Path("reports/train_process_model/summary.json")
 
@@ -31,7 +33,7 @@ def _train(run: StageRun) -> None:
     from posttrain.traces.values import traced
     from posttrain.traces.writer import open_traces
     from posttrain.tracking.wandb_sink import wandb_sinks
-    from posttrain.train.process_model import label_states, state_values
+    from posttrain.train.process_model import label_states, marked_episodes, state_values
     from posttrain.train.process_model import train_process_model as train
     from posttrain.train.process_model_quality import judge
     from posttrain.train.resumable_trainer import open_run
@@ -53,6 +55,8 @@ def _train(run: StageRun) -> None:
     drawn = np.random.default_rng(seed).permutation(len(tasks))[:num_held_out]
     seen = [one for place, of_task in enumerate(episodes) if place not in drawn for one in of_task]
     held_out = [episodes[place] for place in sorted(drawn)]
+    judged = {tasks[place].task_id for place in drawn}
+    marked = marked_episodes([one for one in read_verdicts(MARKED) if one.row.trajectory.task_id not in judged], codec)
     model = new_reward_model(SFT, params.model, seed=seed)
     with open_run(
         run.checkpoint_dir,
@@ -60,12 +64,13 @@ def _train(run: StageRun) -> None:
         progress=run.progress,
         rows_at_once=params.model.rows_at_once,
     ) as training:
-        train(model, codec.tokenizer, episodes=seen, params=settings, seed=seed, run=training)
+        train(model, codec.tokenizer, episodes=seen + marked, params=settings, seed=seed, run=training)
     model.eval()
     values = [state_values(model, [one.trajectory for one in of_task]) for of_task in held_out]
     summary: dict[str, Any] = {
         "is_asked": True,
         "num_episodes": sum(map(len, episodes)),
+        "num_marked_by_people": len(marked),
         "episode_tokens": sum(sum(one.mask) for one in played),
         "branch_tokens": num_tokens,
     }

@@ -58,7 +58,8 @@ def idle_deps(knobs: Mapping[str, Any]) -> frozenset[str]:
 def deps_of_no_process_model(knobs: Mapping[str, Any]) -> frozenset[str]:
     """The same for `train_process_model`, which trains none where no credit reads it."""
     is_read = _reads_process_model(_phases(knobs))
-    return frozenset() if is_read else frozenset(["data/models/sft", "data/raw/tasks.parquet"])
+    deps = ("data/models/sft", "data/raw/tasks.parquet", "data/imported_preferences")
+    return frozenset() if is_read else frozenset(deps)
 
 
 def no_feedback(knobs: Mapping[str, Any]) -> frozenset[str]:

@@ -8,6 +8,7 @@ behind a turn knows the results that the turn caused, in which a wrong code show
 of the message, the model sees it a turn late.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -19,7 +20,9 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 from transformers import TrainingArguments
 
+from posttrain.data.preferences import Verdict
 from posttrain.models.adapters import behind_adapters
+from posttrain.models.codec import ChatCodec
 from posttrain.models.distributed import parts_of
 from posttrain.models.params import OptimizerParams
 from posttrain.models.token_logprobs import IGNORED, pad_right
@@ -82,6 +85,20 @@ def _labelled(domain: Domain, group: EpisodeGroup, member: ScoredEpisode, values
     found = first_deviation(domain, group.task, episode) if isinstance(domain, ExpertDomain) else None
     is_known = found is not None and found[0] in numbers and len(numbers) == len(values_K)
     return LabelledEpisode(episode, labels, numbers.index(found[0]) if found and is_known else None, [*calls, 0][0])
+
+
+def marked_episodes(verdicts: Sequence[Verdict], codec: ChatCodec) -> list[LabelledEpisode]:
+    """The episodes whose turns people marked, for training: a mark from 0 to 1 is the label of the
+    state behind its turn, other states have none. One whose messages the codec does not write as so
+    many turns is left out."""
+    marked = [one for one in verdicts if any(mark is not None for mark in one.turn_marks)]
+    found = []
+    for one, row in zip(marked, codec.encode_rows(one.row.conversation for one in marked), strict=True):
+        played = replace(one.row.trajectory, token_ids=row.input_ids, mask=row.mask)
+        labels = np.array([math.nan, *(math.nan if mark is None else mark for mark in one.turn_marks)])
+        if len(state_places(played)) == len(labels):
+            found.append(LabelledEpisode(played, labels))
+    return found
 
 
 def train_process_model(
