@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from posttrain.data.files import ParquetBatches, write_batches, write_json
 from posttrain.data.resampling.cells import cell_of, count_cells, opening_text
-from posttrain.data.resampling.coreset import Selected, choose_coreset, features, num_kept
-from posttrain.data.resampling.quality import Mistake, mistakes, refuse_too_many_dropped
+from posttrain.data.resampling.coreset import Selected, choose_coreset, features, lexical_diversity, num_kept, number_of
+from posttrain.data.resampling.quality import Mistake, keeper, mistakes, refuse_too_many_dropped
 from posttrain.data.resampling.regenerate import NewRows, ReplayContext, regenerate
 from posttrain.data.resampling.smote import Point, contamination, plan_points, refuse_contaminated
 from posttrain.data.schemas import TRAJECTORIES_SCHEMA, TrajectoryRow, read_tasks, rows_from_table, trajectories_table
@@ -104,6 +104,8 @@ def _scan(run: StageRun, codec: ChatCodec) -> _Scan:
     params, scan = run.params.resample_data, _Scan()
     tools = make_domain(run.params.world).tools
     read_only = {name for name, tool in tools.items() if tool.is_read_only}
+    rewards = (one for batch in ParquetBatches(SOURCE, TRAJECTORIES_SCHEMA, ("reward",)) for one in batch["reward"])
+    is_kept = keeper(params.keep, (one.as_py() for one in rewards))
     for batch in ParquetBatches(SOURCE, TRAJECTORIES_SCHEMA):
         rows = rows_from_table(batch)
         for row, tokens in zip(rows, codec.encode_rows(row.conversation for row in rows), strict=True):
@@ -123,7 +125,7 @@ def _scan(run: StageRun, codec: ChatCodec) -> _Scan:
                 continue
             scan.validated.append(position)
             scan.found.append(found)
-            if is_good and (not params.success_filter or row.trajectory.is_success):
+            if is_good and is_kept(row) and (not params.success_filter or row.trajectory.is_success):
                 scan.good.append(position)
     return scan
 
@@ -138,8 +140,23 @@ def _coreset(run: StageRun, good: Selected, codec: ChatCodec) -> NDArray[np.int6
         if coreset.strategy in ("diversity", "hybrid")
         else np.zeros((len(good), 1))
     )
-    losses_N = _losses(run, good, codec) if coreset.strategy in ("loss_topk", "hybrid") else np.zeros(len(good))
+    losses_N = _ranks(run, good, codec) if coreset.strategy in ("loss_topk", "hybrid") else np.zeros(len(good))
     return choose_coreset(coreset.strategy, keep=keep, losses_N=losses_N, features_N_D=points, seed=run.params.seed)
+
+
+def _ranks(run: StageRun, good: Selected, codec: ChatCodec) -> NDArray[np.float64]:
+    """The number by which demonstrations are preferred, (N,)."""
+    rank_by = run.params.resample_data.coreset.rank_by
+    if rank_by == "loss":
+        return _losses(run, good, codec)
+    ranks = list[float]()
+    for rows in map(rows_from_table, good.tables()):
+        if rank_by in ("num_tokens", "lexical_diversity"):
+            encoded = codec.encode_rows(row.conversation for row in rows)
+            ranks += [len(one.input_ids) if rank_by == "num_tokens" else lexical_diversity(one) for one in encoded]
+        else:
+            ranks += [number_of(row, rank_by) for row in rows]
+    return np.array(ranks)
 
 
 def _losses(run: StageRun, good: Selected, codec: ChatCodec) -> NDArray[np.float64]:

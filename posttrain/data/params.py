@@ -62,9 +62,25 @@ class ValidateDataParams(Section):
     drift: DriftParams = DriftParams()
 
 
+class KeepParams(Section):
+    """Further demands on a demonstration; null makes none. `min_reward` and `min_percentile` (of
+    all rewards, 0 to 100) are of its reward, and pass one without; `max_steps` is of the agent's
+    messages; `function` is `module:function`, which takes the TrajectoryRow and tells."""
+
+    min_reward: float | None = None
+    min_percentile: Annotated[float, Field(ge=0, le=100)] | None = None
+    max_steps: Count | None = None
+    function: str | None = None
+
+
 class CoresetParams(Section):
+    """`rank_by`: the number that `loss_topk` and `hybrid` prefer when it is high: the loss of the
+    base model, a demonstration's tokens, the share of distinct tokens among the agent's, or a label
+    of the demonstration that is a number, by its name (a loss of your own)."""
+
     strategy: Literal["loss_topk", "diversity", "hybrid", "random"]
     keep_frac: PositiveFrac
+    rank_by: str = "loss"
 
 
 class OversampleParams(Section):
@@ -79,5 +95,6 @@ class ResampleDataParams(Section):
     quality_filter: bool
     max_dropped_frac: Frac
     success_filter: bool
+    keep: KeepParams = KeepParams()
     coreset: CoresetParams
     oversample: OversampleParams

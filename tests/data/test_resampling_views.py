@@ -1,14 +1,17 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
+from posttrain.data.params import KeepParams
 from posttrain.data.resampling.cells import cell_of, opening_text, steps_of
-from posttrain.data.resampling.coreset import choose_coreset, features, num_kept
-from posttrain.data.resampling.quality import Mistake, mistakes, refuse_too_many_dropped
+from posttrain.data.resampling.coreset import choose_coreset, features, lexical_diversity, num_kept, number_of
+from posttrain.data.resampling.quality import Mistake, keeper, mistakes, refuse_too_many_dropped
 from posttrain.data.schemas import TrajectoryRow
-from posttrain.runtime.exits import DataError
+from posttrain.models.codec import TokenRow
+from posttrain.runtime.exits import ConfigurationError, DataError
 from posttrain.types import Message, StopReason, ToolCall, Trajectory
 
 CELLS = ["kind", "language"]
@@ -215,3 +218,52 @@ def test_random_is_seeded_and_without_repeats():
 
 def test_at_least_one_row_is_kept():
     assert [num_kept(7, 0.2), num_kept(8, 0.2), num_kept(2, 0.1), num_kept(3, 1.0)] == [1, 2, 1, 3]
+
+
+def is_english(one):
+    return one.labels["language"] == "en"
+
+
+@pytest.mark.parametrize(
+    ("knobs", "kept"),
+    [
+        ({}, [0, 1, 2, 3]),
+        ({"min_reward": 0.5}, [1, 2, 3]),
+        ({"min_percentile": 50}, [1, 2, 3]),  # of 0.1, 0.6 and 1.0; the last has no reward
+        ({"min_percentile": 90}, [2, 3]),
+        ({"max_steps": 1}, [0, 2]),
+        ({"function": f"{__name__}:is_english"}, [1, 3]),
+        ({"min_reward": 0.9, "max_steps": 1}, [2]),
+    ],
+)
+def test_further_demands_on_a_demonstration(knobs, kept):
+    short, long = [ASKED, ANSWER], [ASKED, call(), result(), ANSWER]
+    rewards = [0.1, 0.6, 1.0, None]
+    rows = [
+        replace(one, trajectory=replace(one.trajectory, reward=reward))
+        for one, reward in zip(
+            [row(*messages, language=language) for messages, language in ((short, "zh"), (long, "en")) * 2],
+            rewards,
+            strict=True,
+        )
+    ]
+    is_kept = keeper(KeepParams(**knobs), rewards)
+    assert [place for place, one in enumerate(rows) if is_kept(one)] == kept
+
+
+def test_a_function_that_is_not_there_is_named():
+    with pytest.raises(ConfigurationError, match=r"resample_data\.keep\.function is 'nowhere:f'"):
+        keeper(KeepParams(function="nowhere:f"), [])
+
+
+def test_lexical_diversity_is_of_the_agents_tokens():
+    assert lexical_diversity(TokenRow([9, 9, 5, 6, 5, 5], [0, 0, 1, 1, 1, 1], [0] * 6)) == 0.5
+    assert lexical_diversity(TokenRow([9], [0], [0])) == 0
+
+
+def test_a_label_that_is_a_number_ranks_and_any_other_is_refused():
+    told = replace(row(ASKED, ANSWER), labels={"loss": "0.25", "kind": "order", "odd": "nan"})
+    assert number_of(told, "loss") == 0.25
+    for label in ("kind", "odd", "missing"):
+        with pytest.raises(DataError, match=f"rank_by is {label}"):
+            number_of(told, label)

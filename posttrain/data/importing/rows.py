@@ -155,8 +155,8 @@ def _labels(record: Mapping[str, Any], messages: Sequence[Message]) -> dict[str,
 
 
 def _label(value: Any, what: str) -> str:
-    """A line of text, or a whole number as text. Raises ValueError that names it."""
-    if isinstance(value, int) and not isinstance(value, bool):
+    """A line of text, or a number as text. Raises ValueError that names it."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str) or not value.strip() or len(value) > MAX_ID_CHARS or _CONTROL.search(value):
         raise ValueError(f"{what} is {str(value)[:80]!r}, not a line of text")

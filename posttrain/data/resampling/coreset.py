@@ -2,9 +2,9 @@
 selected of a file is kept as positions and read in batches when needed.
 
 Four strategies choose a share of the demonstrations. `loss_topk`: the highest loss of the base
-model. `diversity`: greedy k-centre (Gonzalez 1985), whose radius is at most twice the best
-possible. `hybrid`: half by loss, then centres that cover what those left uncovered. `random`: the
-baseline.
+model, or another number (`rank_by`). `diversity`: greedy k-centre (Gonzalez 1985), whose radius is
+at most twice the best possible. `hybrid`: half by loss, then centres that cover what those left
+uncovered. `random`: the baseline.
 
 A vector is the TF-IDF of the question and of the steps, then a truncated SVD. Questions are
 character n-grams, because Chinese has no spaces to split at; digits become one letter, and names
@@ -32,7 +32,9 @@ from threadpoolctl import threadpool_limits
 from posttrain.data.files import ParquetBatches, rows_at
 from posttrain.data.resampling.cells import opening_text, steps_of
 from posttrain.data.schemas import TRAJECTORIES_SCHEMA, TrajectoryRow, messages_from_columns, rows_from_table
-from posttrain.types import Message
+from posttrain.models.codec import TokenRow
+from posttrain.runtime.exits import DataError
+from posttrain.types import Message, number
 
 Strategy = Literal["loss_topk", "diversity", "hybrid", "random"]
 NUM_COMPONENTS = 32
@@ -70,6 +72,23 @@ class Selected:
 def num_kept(num_rows: int, keep_frac: float) -> int:
     """`keep_frac` of the rows, and at least one: 0.2 of 7 is 1, of 8 is 2."""
     return min(num_rows, max(1, round(num_rows * keep_frac)))
+
+
+def lexical_diversity(row: TokenRow) -> float:
+    """The share of distinct tokens among those of the agent (type-token ratio); 0 without one."""
+    own = list(itertools.compress(row.input_ids, row.mask))
+    return len(set(own)) / len(own) if own else 0.0
+
+
+def number_of(row: TrajectoryRow, label: str) -> float:
+    """A label that is a number. Raises DataError where it is none."""
+    try:
+        return number(float(row.labels[label]), f"the label {label!r}")
+    except (KeyError, ValueError) as error:
+        raise DataError(
+            f"resample_data.coreset.rank_by is {label}, and the demonstration {row.trajectory_id} has no number under "
+            f"that label ({error}): name a label that all have, or loss, num_tokens or lexical_diversity"
+        ) from None
 
 
 def choose_coreset(

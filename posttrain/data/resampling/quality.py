@@ -5,13 +5,19 @@ the training data by way of the filter; a wrong answer that looks right stays. W
 between may make a repeated call right, or an error right to end on.
 """
 
+import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
+import numpy as np
+
+from posttrain.data.params import KeepParams
 from posttrain.data.resampling.cells import failed
+from posttrain.data.schemas import TrajectoryRow
 from posttrain.runtime.exits import DataError
+from posttrain.runtime.import_by_name import load_named
 from posttrain.types import Message, StopReason
 from posttrain.worlds.lookups.gold import Ask, parse_final
 from posttrain.worlds.tools import json_object
@@ -76,6 +82,26 @@ def mistakes(
         Mistake.TOO_LONG: num_tokens > max_context_tokens,
     }
     return tuple(mistake for mistake in Mistake if found[mistake])
+
+
+def keeper(params: KeepParams, rewards: Iterable[float | None]) -> Callable[[TrajectoryRow], bool]:
+    """The test of `params`; `rewards` are those of all demonstrations."""
+    known = [one for one in rewards if one is not None]
+    bounds = [-math.inf if params.min_reward is None else params.min_reward]
+    if params.min_percentile is not None and known:
+        bounds.append(float(np.percentile(known, params.min_percentile)))
+    function = load_named(params.function, knob="resample_data.keep.function is") if params.function else None
+
+    def is_kept(row: TrajectoryRow) -> bool:
+        played = row.trajectory
+        num_steps = sum(message.role == "assistant" for message in played.messages)
+        return (
+            (played.reward is None or played.reward >= max(bounds))
+            and (params.max_steps is None or num_steps <= params.max_steps)
+            and (function is None or bool(function(row)))
+        )
+
+    return is_kept
 
 
 def refuse_too_many_dropped(found: Sequence[tuple[Mistake, ...]], *, max_dropped_frac: float, source: Path) -> None:

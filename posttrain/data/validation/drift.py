@@ -31,14 +31,14 @@ def drift(then: Mapping[str, Any], now: Mapping[str, Any], params: DriftParams) 
 def _changes(then: Mapping[str, Any], now: Mapping[str, Any], params: DriftParams) -> Iterator[Change]:
     yield _of_counts("demonstrations", then["num_kept"], now["num_kept"], params.max_rows)
     for name in ("median", "p95"):
-        before, after = (one["tokens_estimate"][name] for one in (then, now))
-        yield _of_counts(f"{name} tokens", before, after, params.max_length)
+        lengths = then["tokens_estimate"][name], now["tokens_estimate"][name]
+        yield _of_counts(f"{name} tokens", *lengths, params.max_length)
     dropped, drops = then["quarantined_frac"], now["quarantined_frac"]
     yield Change("quarantined", f"{dropped:.1%}", f"{drops:.1%}", abs(drops - dropped), params.max_share)
     if "labels" in then:  # an older summary has no shares
         for label in dict.fromkeys((*then["labels"], *now["labels"])):
-            shares = (one["labels"].get(label, {}) for one in (then, now))
-            yield _of_shares(label, *shares, params.max_share)
+            before, after = (one["labels"].get(label, {}) for one in (then, now))
+            yield _of_shares(label, before, after, params.max_share)
         yield _of_shares("tool", then["tools"], now["tools"], params.max_share)
 
 
