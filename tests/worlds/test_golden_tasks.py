@@ -16,7 +16,7 @@ from tests.worlds_of import stocks_params, toy_params
 @pytest.mark.parametrize(
     ("params", "digest"),
     [
-        (stocks_params(max_difficulty=3), "d91951a743bfc2e1"),
+        (stocks_params(max_difficulty=3), "ba5dbbd18048b7ef"),
         (toy_params(max_difficulty=3), "89a402aebcbf931c"),
     ],
     ids=["stocks", "toy"],

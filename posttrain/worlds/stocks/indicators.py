@@ -50,13 +50,16 @@ def bollinger(values_T: Values, *, window: int = 20, width: float = 2.0) -> tupl
     return middle + reach, middle, middle - reach
 
 
-def volume_trend(volume_T: Values) -> tuple[float, float, Literal["rising", "falling", "flat"]]:
-    """Five-day mean, twenty-day mean, and whether the first is more than a tenth above the second,
-    below it, or neither. Twenty days of 100 but for the last five at 200: 200, 125, rising."""
-    mean_5, mean_20 = moving_average(volume_T, 5), moving_average(volume_T, 20)
-    if mean_5 > mean_20 * (1 + VOLUME_TREND_SHARE):
-        return mean_5, mean_20, "rising"
-    return mean_5, mean_20, "falling" if mean_5 < mean_20 * (1 - VOLUME_TREND_SHARE) else "flat"
+def volume_trend(
+    volume_T: Values, *, short: int = 5, long: int = 20
+) -> tuple[float, float, Literal["rising", "falling", "flat"]]:
+    """The means of `short` and of `long` days, and whether the first is more than a tenth above the
+    second, below it, or neither. Twenty days of 100 but for the last five at 200: 200, 125,
+    rising."""
+    of_short, of_long = moving_average(volume_T, short), moving_average(volume_T, long)
+    if of_short > of_long * (1 + VOLUME_TREND_SHARE):
+        return of_short, of_long, "rising"
+    return of_short, of_long, "falling" if of_short < of_long * (1 - VOLUME_TREND_SHARE) else "flat"
 
 
 def _last(values_T: Values, window: int) -> Values:

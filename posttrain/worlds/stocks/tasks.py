@@ -50,6 +50,11 @@ _USUAL = ("search_stock", "get_realtime_quote")  # where nothing needs to be cal
 _CANDIDATES = {"higher": 2, "lower": 2, "difference": 2, "second": 3}
 _MAX_RANKED = 5
 _NUM_DRAWS = 200
+_DEFAULTS: Mapping[str, Mapping[str, JsonValue]] = {  # parameters that need not be given
+    "get_macd": {"fast": 12, "slow": 26, "signal": 9},
+    "get_bollinger": {"window": 20, "width": 2.0},
+    "get_volume_trend": {"short": 5, "long": 20},
+}
 
 
 class TaskDraft:
@@ -192,8 +197,10 @@ class TaskDraft:
         return words[field or self._question.field][self._cell.language][self._question.is_paraphrase]
 
     def _call(self, mention: Mention, side: MarketName) -> GoldCall:
-        """A moving average may be asked for alone or with the usual ones."""
+        """A moving average may be asked for alone or with the usual ones; what is usual may be
+        said."""
         arguments: dict[str, tuple[JsonValue, ...]] = {"code": mention.codes}
+        arguments |= {name: (None, usual) for name, usual in _DEFAULTS.get(self._field.tool, {}).items()}
         if self._question.field in AVERAGES:
             arguments["windows"] = (None, [int(self._question.field.removeprefix("ma"))], [5, 10, 20, 60])
         return GoldCall(self._field.tool_on(side), arguments)

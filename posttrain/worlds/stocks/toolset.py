@@ -24,6 +24,7 @@ from posttrain.worlds.tools import Tool, ToolError, tool_from
 MAX_BARS = 60
 MAX_WINDOW = 250
 MAX_WINDOWS = 6
+MAX_WIDTH = 10
 _EXAMPLE_CODES: dict[MarketName, str] = {"a": "600519.SH", "hk": "00700.HK"}
 
 
@@ -134,44 +135,59 @@ class _MarketTools:
         """
         company, listing = self._look_up(code)
         windows = windows or [5, 10, 20, 60]
-        if len(windows) > MAX_WINDOWS or not all(2 <= window <= MAX_WINDOW for window in windows):
-            raise ToolError(f"windows are {windows}; give at most {MAX_WINDOWS}, each from 2 to {MAX_WINDOW} days")
+        _refuse_windows(*windows)
         closes = self._market.bars(listing.code).close_cents_T
         averages = {f"ma{window}": _money(indicators.moving_average(closes, window)) for window in windows}
         return {**_head(company, listing), **averages}
 
-    def get_macd(self, code: str) -> JsonValue:
+    def get_macd(self, code: str, fast: int = 12, slow: int = 26, signal: int = 9) -> JsonValue:
         """Get the latest MACD(12,26,9) of a stock on the $market market: dif, dea and macd, the
         histogram.
 
         Args:
             code: stock code, such as $code
+            fast: days of the fast average
+            slow: days of the slow average
+            signal: days of dea
         """
         company, listing = self._look_up(code)
-        dif, dea, histogram = indicators.macd(self._market.bars(listing.code).close_cents_T)
+        _refuse_windows(fast, slow, signal)
+        closes = self._market.bars(listing.code).close_cents_T
+        dif, dea, histogram = indicators.macd(closes, fast=fast, slow=slow, signal=signal)
         return {**_head(company, listing), "dif": _money(dif), "dea": _money(dea), "macd": _money(histogram)}
 
-    def get_bollinger(self, code: str) -> JsonValue:
+    def get_bollinger(self, code: str, window: int = 20, width: float = 2.0) -> JsonValue:
         """Get the latest Bollinger bands(20,2) of a stock on the $market market: upper, middle and
         lower.
 
         Args:
             code: stock code, such as $code
+            window: days of the mean
+            width: distance of the bands in standard deviations
         """
         company, listing = self._look_up(code)
-        upper, middle, lower = indicators.bollinger(self._market.bars(listing.code).close_cents_T)
+        _refuse_windows(window)
+        if not 0 < width <= MAX_WIDTH:
+            raise ToolError(f"width is {width}; it must be above 0 and at most {MAX_WIDTH}")
+        closes = self._market.bars(listing.code).close_cents_T
+        upper, middle, lower = indicators.bollinger(closes, window=window, width=width)
         return {**_head(company, listing), "upper": _money(upper), "middle": _money(middle), "lower": _money(lower)}
 
-    def get_volume_trend(self, code: str) -> JsonValue:
+    def get_volume_trend(self, code: str, short: int = 5, long: int = 20) -> JsonValue:
         """Get the volume trend of a stock on the $market market: mean volume of 5 and of 20 days in
         10,000 shares, and whether it is rising, falling or flat.
 
         Args:
             code: stock code, such as $code
+            short: days of the mean that is compared
+            long: days of the mean that it is compared with
         """
         company, listing = self._look_up(code)
-        mean_5, mean_20, direction = indicators.volume_trend(self._market.bars(listing.code).volume_T)
-        return {**_head(company, listing), "mean5": round(mean_5), "mean20": round(mean_20), "trend": direction}
+        _refuse_windows(short, long)
+        volumes = self._market.bars(listing.code).volume_T
+        of_short, of_long, direction = indicators.volume_trend(volumes, short=short, long=long)
+        means = {f"mean{short}": round(of_short), f"mean{long}": round(of_long)}
+        return {**_head(company, listing), **means, "trend": direction}
 
     def _look_up(self, code: str) -> tuple[Company, Listing]:
         return self._market.look_up(canonical(code, self._name))
@@ -179,6 +195,11 @@ class _MarketTools:
 
 def _head(company: Company, listing: Listing) -> dict[str, JsonValue]:
     return {"code": listing.code, "name": company.name_zh}
+
+
+def _refuse_windows(*windows: int) -> None:
+    if len(windows) > MAX_WINDOWS or not all(2 <= window <= MAX_WINDOW for window in windows):
+        raise ToolError(f"windows are {[*windows]}; give at most {MAX_WINDOWS}, each from 2 to {MAX_WINDOW} days")
 
 
 def _rows(bars: Bars) -> list[JsonValue]:

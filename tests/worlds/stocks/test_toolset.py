@@ -190,6 +190,28 @@ def test_indicators_are_those_of_the_bars_in_the_listings_currency(market, ask, 
     assert ask("get_hk_volume_trend", code=dual.hk.code)["trend"] == indicators.volume_trend(bars.volume_T)[2]
 
 
+def test_the_periods_of_an_indicator_are_the_agents_to_choose(market, ask, dual):
+    closes, volumes = market.bars(dual.a.code).close_cents_T / 100, market.bars(dual.a.code).volume_T
+    macd = ask("get_macd", code=dual.a.code, fast=5, slow=35, signal=5)
+    assert [macd["dif"], macd["dea"], macd["macd"]] == pytest.approx(
+        list(indicators.macd(closes, fast=5, slow=35, signal=5)), abs=0.0051
+    )
+    wide = ask("get_bollinger", code=dual.a.code, window=10, width="1.5")
+    assert wide["upper"] == pytest.approx(indicators.bollinger(closes, window=10, width=1.5)[0], abs=0.0051)
+    trend = ask("get_volume_trend", code=dual.a.code, short=3, long=60)
+    assert list(trend)[2:] == ["mean3", "mean60", "trend"]
+    assert trend["mean60"] == round(volumes[-60:].mean())
+    for tool, bad in (
+        ("get_macd", {"fast": 0}),
+        ("get_bollinger", {"window": 400}),
+        ("get_volume_trend", {"short": 1}),
+    ):
+        with pytest.raises(ToolError, match="each from 2 to 250 days"):
+            ask(tool, code=dual.a.code, **bad)
+    with pytest.raises(ToolError, match="above 0 and at most 10"):
+        ask("get_bollinger", code=dual.a.code, width=-1)
+
+
 def test_company_info_says_what_a_lot_is_and_not_where_else_it_is_listed(ask, dual):
     answer = ask("get_hk_company_info", code=dual.hk.code)
     assert list(answer) == ["code", "name", "name_en", "industry", "board", "currency", "lot_size"]
