@@ -49,6 +49,11 @@ def add_debug(commands: Commands) -> None:
     parser.add_argument("--num", type=int, default=50, help="edits to keep, at most one of a task")
     parser.add_argument("--model", type=Path, help="the policy that plays on (by default that of the stage)")
     parser.add_argument("--params", type=Path, help="play by this params.yaml, not by what the run had")
+    parser = add_command(edits, "corrections", verify_corrections)
+    parser.add_argument(
+        "--folder", type=Path, default=Path("data/preferences"), help="with the samples that were judged"
+    )
+    parser.add_argument("--model", type=Path, default=SFT, help=f"the policy that plays on ({SFT})")
     for name, command in (("show", show_edit), ("verify", verify_edit), ("drop", drop_edit)):
         parser = add_command(edits, name, command)
         parser.add_argument("edit", help="an edit's id, or its beginning")
@@ -235,6 +240,30 @@ def propose(stage: str, num: int, model: Path | None, params: Path | None) -> No
             tried += len(batch)
             kept += [one for one in verify(batch, player, who="expert", code=code) if isinstance(one, VerifiedEdit)]
     print(f"{add_edits(kept)} edits are new, of {len(kept)} that help among {tried} that were tried")
+
+
+def verify_corrections(folder: Path, model: Path) -> None:
+    """Verify what people wrote on `posttrain annotate --episodes` in place of a turn, and keep the
+    edits that help."""
+    from posttrain.config.params import load_params
+    from posttrain.data.annotations import corrections_of, read_annotations
+    from posttrain.data.edits import VerifiedEdit, add_edits
+    from posttrain.data.schemas import read_tasks, read_trajectories
+    from posttrain.debug.player import model_player
+    from posttrain.debug.suggest import corrected_forks
+    from posttrain.debug.verify import verify
+    from posttrain.provenance.code_version import read_version
+    from posttrain.worlds.catalog import make_domain
+
+    corrections, knobs = corrections_of(read_annotations()), load_params()
+    tasks = {task.task_id: task for task in read_tasks(Path("data/raw/tasks.parquet"), "rl")}
+    forks = corrected_forks(corrections, read_trajectories(folder / "samples.parquet"), tasks)
+    if not forks:
+        raise DataError(f"nobody corrected an episode of {folder}: press e on `posttrain annotate --episodes`")
+    player, code = model_player(model, make_domain(knobs.world), knobs.agent), str(read_version(Path.cwd()))
+    tried = [one for who, own in forks.items() for one in verify(own, player, who=who, code=code)]
+    kept = [one for one in tried if isinstance(one, VerifiedEdit)]
+    print(f"{add_edits(kept)} edits are new, of {len(kept)} that help among {len(tried)} corrections")
 
 
 def show_edit(edit: str) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from posttrain.data.files import read_parquet, write_parquet
 from posttrain.data.schemas import TrajectoryRow
+from posttrain.types import Message
 
 ANNOTATIONS = Path("data/feedback/annotations.parquet")
 _TEXTS = (
@@ -25,6 +26,7 @@ _TEXTS = (
     "conversation_a",
     "conversation_b",
     "messages",
+    "corrections",
 )
 SCHEMA = pa.schema([*((name, pa.string()) for name in _TEXTS), ("rating", pa.int32())])
 
@@ -55,9 +57,11 @@ def annotation(
     winner: str | None = None,
     rating: int | None = None,
     marks: Mapping[int, float] | None = None,
+    corrections: Mapping[int, Message] | None = None,
 ) -> dict[str, Any]:
-    """A row: of two episodes the `winner` (a, b or tie), of one the `rating` from 1 to 5 and
-    `marks` from 0 to 1 by the place of a message."""
+    """A row: of two episodes the `winner` (a, b or tie), of one the `rating` from 1 to 5,
+    `marks` from 0 to 1 by the place of a message, and `corrections`, what the agent should have
+    written there."""
     talks = [_messages(one, marks or {}) for one in item.episodes]
     names = ("conversation_a", "conversation_b") if len(talks) == 2 else ("messages",)
     first = item.episodes[0]
@@ -70,6 +74,9 @@ def annotation(
         "comment": comment or None,
         "winner": winner,
         "rating": rating,
+        "corrections": json.dumps({place: one.to_openai() for place, one in corrections.items()})
+        if corrections
+        else None,
         **dict(zip(names, talks, strict=True)),
     }
 
@@ -78,6 +85,15 @@ def read_annotations(path: Path = ANNOTATIONS) -> list[dict[str, Any]]:
     """None where there is no file yet. Raises DataError."""
     rows: list[dict[str, Any]] = read_parquet(path, SCHEMA).to_pylist() if path.exists() else []
     return rows
+
+
+def corrections_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[str, int, Message]]]:
+    """By item who corrected the message at which place, and how."""
+    found: dict[str, list[tuple[str, int, Message]]] = {}
+    for row in rows:
+        for place, told in json.loads(row["corrections"] or "{}").items():
+            found.setdefault(row["item"], []).append((row["who"], int(place), Message.from_openai(told)))
+    return found
 
 
 def write_annotations(rows: Sequence[Mapping[str, Any]], path: Path = ANNOTATIONS) -> None:

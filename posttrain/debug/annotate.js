@@ -7,7 +7,7 @@
   const key = location.hash.slice(1) || sessionStorage.getItem("key") || "";
   sessionStorage.setItem("key", key);
   history.replaceState(null, "", "/"); // the key is not left in the address
-  let [item, isPair, turns, at, marks, isBusy] = [null, false, [], 0, {}, false];
+  let [item, isPair, turns, at, marks, corrections, isBusy] = [null, false, [], 0, {}, {}, false];
 
   const say = (text, isBad = false) => { $("said").textContent = text; $("said").className = isBad ? "bad" : "dim"; };
   const run = async (name, given = {}) => {
@@ -22,7 +22,7 @@
   };
 
   const draw = (told) => {
-    [item, isPair, turns, at, marks] = [told.item, told.episodes?.length === 2, [], 0, {}];
+    [item, isPair, turns, at, marks, corrections] = [told.item, told.episodes?.length === 2, [], 0, {}, {}];
     const others = Object.entries(told.by).map(([who, count]) => `${who} ${count}`).join(", ");
     const alpha = told.alpha === null ? "" : `, alpha ${told.alpha.toFixed(2)} on ${told.num_shared} shared items`;
     $("figures").textContent = `${told.num_own} of ${told.num_items} by ${$("who").value} (${others || "nobody yet"}${alpha})`;
@@ -33,7 +33,7 @@
       if (isPair) column.append(make("h2", "", "AB"[index]));
       for (const message of messages) {
         const box = bubble(message);
-        if (!isPair && message.role === "assistant") turns.push({ box, place: message.place });
+        if (!isPair && message.role === "assistant") turns.push({ box, place: message.place, draft: message.draft });
         column.append(box);
       }
       return column;
@@ -45,17 +45,33 @@
     box.classList.toggle("here", index === at);
     box.classList.toggle("bad", marks[place] === 0);
     box.classList.toggle("good", marks[place] === 1);
+    box.classList.toggle("corrected", place in corrections);
   });
+  const correct = () => {
+    const turn = turns[at];
+    if (!turn) return;
+    $("correction").value = corrections[turn.place] ?? turn.draft;
+    $("correcting").hidden = false;
+    $("correction").focus();
+  };
+  const corrected = () => {
+    const { place, draft } = turns[at];
+    const text = $("correction").value.trim();
+    if (text && text !== draft) corrections[place] = text; else delete corrections[place];
+    $("correcting").hidden = true;
+    mark();
+  };
   const move = (step) => { at = Math.min(Math.max(at + step, 0), turns.length - 1); mark(); turns[at]?.box.scrollIntoView({ block: "nearest" }); };
   const markTurn = (value) => { if (turns[at]) { marks[turns[at].place] = value; mark(); } };
   const judge = (given) => { if (item) run("say", { item, comment: $("comment").value, ...given }); };
 
   const ofPair = [["a", "A is better"], ["b", "B is better"], ["t", "tie"]];
-  const ofOne = [["1", "bad"], ["2", ""], ["3", "middling"], ["4", ""], ["5", "good"], ["j", "next turn"], ["k", "turn before"], ["+", "good turn"], ["-", "bad turn"], ["s", "save the marks alone"]];
+  const ofOne = [["1", "bad"], ["2", ""], ["3", "middling"], ["4", ""], ["5", "good"], ["j", "next turn"], ["k", "turn before"], ["+", "good turn"], ["-", "bad turn"], ["e", "write what this turn should have been"], ["s", "save the marks and corrections alone"]];
   const press = (pressed) => {
     if (isPair && "abt".includes(pressed)) judge({ winner: { a: "a", b: "b", t: "tie" }[pressed] });
-    else if (!isPair && "12345".includes(pressed)) judge({ rating: Number(pressed), marks });
-    else if (!isPair && pressed === "s") judge({ marks });
+    else if (!isPair && "12345".includes(pressed)) judge({ rating: Number(pressed), marks, corrections });
+    else if (!isPair && pressed === "s") judge({ marks, corrections });
+    else if (!isPair && pressed === "e") correct();
     else if (!isPair && (pressed === "j" || pressed === "k")) move(pressed === "j" ? 1 : -1);
     else if (!isPair && (pressed === "+" || pressed === "-")) markTurn(pressed === "+" ? 1 : 0);
     else if (pressed === "c") $("comment").focus();
@@ -78,6 +94,7 @@
     }
     if (event.key.length === 1 && press(event.key)) event.preventDefault();
   });
+  $("correction").onblur = corrected;
   $("who").value = sessionStorage.getItem("who") ?? JSON.parse($("page-data").textContent).who;
   $("who").onchange = () => { sessionStorage.setItem("who", $("who").value); run("next"); };
   run("next");

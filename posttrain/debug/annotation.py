@@ -4,6 +4,7 @@ Every judgement is in the file before the page shows the next item. One in ten i
 every annotator, by which their agreement is measured; each of the others to whoever comes first.
 """
 
+import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from pydantic import Field
 
 from posttrain.data.annotations import ANNOTATIONS, Item, annotation, read_annotations, write_annotations
 from posttrain.debug.server import run_command
+from posttrain.debug.session import parse_message
 from posttrain.evals.agreement import krippendorffs_alpha
 from posttrain.runtime.control_chars import escape_control_chars
 from posttrain.runtime.exits import StageError
@@ -28,11 +30,10 @@ _Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f
 
 
 class AnnotationPage:
-    """Hands out `items` in the order of their ids, which is no order of anything else, and keeps
-    what is said in `file`."""
+    """Hands out `items` in their order, and keeps what is said in `file`."""
 
     def __init__(self, items: Sequence[Item], *, file: Path = ANNOTATIONS) -> None:
-        self._items = {one.item_id: one for one in sorted(items, key=lambda one: one.item_id)}
+        self._items = {one.item_id: one for one in items}
         self._file, self._rows = file, read_annotations(file)
         self._open: dict[str, str] = {}  # item by who looks at it
         self._lock = threading.Lock()
@@ -64,16 +65,19 @@ class AnnotationPage:
         winner: Literal["a", "b", "tie"] | None = None,
         rating: Annotated[int, Field(ge=1, le=5)] | None = None,
         marks: dict[int, Annotated[float, Field(ge=0, le=1)]] = {},  # noqa: B006  # pydantic copies it
+        corrections: dict[int, Annotated[str, Field(min_length=1, max_length=_MAX_SHOWN)]] = {},  # noqa: B006
         comment: Annotated[str, Field(max_length=10_000)] = "",
     ) -> dict[str, Any]:
         if (found := self._items.get(item)) is None:
             raise StageError(f"there is no item {item}")
         is_pair = len(found.episodes) == 2
-        if (winner is None) is is_pair or (rating is None and not marks) is not is_pair:
-            raise StageError("of two episodes say which is better, of one give a mark from 1 to 5 or mark its turns")
+        if (winner is None) is is_pair or (rating is None and not marks and not corrections) is not is_pair:
+            raise StageError("of two episodes say which is better; mark one from 1 to 5, mark its turns or correct one")
         when = datetime.now(UTC).isoformat(timespec="seconds")
-        told = {"winner": winner, "rating": rating, "marks": marks, "comment": comment.strip()}
-        row = annotation(found, who=who, when=when, **told)  # type: ignore[arg-type]
+        told: dict[str, Any] = {"winner": winner, "rating": rating, "comment": comment.strip()}
+        told["corrections"] = {place: _corrected(text) for place, text in corrections.items()}
+        told["marks"] = dict.fromkeys(corrections, 0.0) | marks  # what is corrected was bad
+        row = annotation(found, who=who, when=when, **told)
         rows = [one for one in self._rows if (one["item"], one["who"]) != (item, who)] + [row]
         write_annotations(rows, self._file)
         self._rows = rows
@@ -113,10 +117,21 @@ def _is_for_all(item: str) -> bool:
     return int(item, 16) % ONE_IN == 0
 
 
+def _corrected(text: str) -> Message:
+    """Words, or a message of OpenAI's chat format, as JSON."""
+    return parse_message(text) if text.lstrip().startswith("{") else Message("assistant", text)
+
+
+def _draft(message: Message) -> str:
+    """The text of which `_corrected` makes the message."""
+    is_said = not message.tool_calls and not message.reasoning_content and not message.content.startswith("{")
+    return message.content if is_said else json.dumps(message.to_openai(), ensure_ascii=False)
+
+
 def _message(place: int, message: Message) -> dict[str, Any]:
     def shown(text: str) -> str:
         return escape_control_chars(cut(text, _MAX_SHOWN))
 
     calls = [[shown(call.name), shown(call.arguments)] for call in message.tool_calls]
     said = {"text": shown(message.content), "reasoning": shown(message.reasoning_content or "")}
-    return {"place": place, "role": message.role, "calls": calls, **said}
+    return {"place": place, "role": message.role, "calls": calls, "draft": _draft(message), **said}

@@ -5,14 +5,16 @@ writes that turn anew (Monte Carlo, as in Math-Shepherd, arXiv 2312.08935). A tu
 message was wrong leaves less behind it than there was before it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from posttrain.data.annotations import item_of
+from posttrain.data.schemas import TrajectoryRow
 from posttrain.debug.player import Player
 from posttrain.rollout.expert_traces import first_deviation
 from posttrain.rollout.play_on import Fork
 from posttrain.traces.values import TracedEpisode
-from posttrain.types import Task, Trajectory
+from posttrain.types import Message, Task, Trajectory
 from posttrain.worlds.protocol import ExpertDomain
 
 
@@ -71,3 +73,20 @@ def _steepest(values: Sequence[float], end: float) -> int:
     after = [*values[1:], end]
     falls = [before - behind for before, behind in zip(values, after, strict=True)]
     return falls.index(max(falls)) + 1
+
+
+def corrected_forks(
+    corrections: Mapping[str, Sequence[tuple[str, int, Message]]],
+    rows: Iterable[TrajectoryRow],
+    tasks: Mapping[str, Task],
+) -> dict[str, list[Fork]]:
+    """By annotator the episodes with a corrected turn, of those of `rows` whose task is known.
+    `corrections` are as `corrections_of` (posttrain/data/annotations.py) has them."""
+    forks: dict[str, list[Fork]] = {}
+    for row in rows:
+        played = row.trajectory
+        turn_of = {turn.message_index: number for number, turn in enumerate(played.turns, 1)}
+        for who, place, message in corrections.get(item_of(row).item_id, ()):
+            if place in turn_of and played.task_id in tasks:
+                forks.setdefault(who, []).append(Fork(tasks[played.task_id], played, turn_of[place], message=message))
+    return forks

@@ -5,15 +5,20 @@ import json
 
 import pytest
 
-from posttrain.data.annotations import item_of, read_annotations
+from posttrain.data.annotations import corrections_of, item_of, read_annotations
 from posttrain.data.importing.preferences import import_preferences
-from posttrain.data.schemas import TrajectoryRow
+from posttrain.data.schemas import TrajectoryRow, trajectory_row
 from posttrain.debug.annotation import TEMPLATE, AnnotationPage
 from posttrain.debug.server import DebugServer
+from posttrain.debug.suggest import corrected_forks
 from posttrain.report.html import rendered
+from posttrain.rollout.episodes import run_episodes
 from posttrain.types import Message, StopReason, ToolCall, Trajectory
-from tests.debug.page_server import ask, asked
+from tests.debug.page_server import Guesser, ask, asked
 from tests.loopback import serving
+from tests.rollout.lock_world import LIMITS, LockDomain, lock_task
+
+LOCK = lock_task()
 
 
 def episode(number, answer):
@@ -112,6 +117,26 @@ def test_marks_of_one_episode_become_scores_and_marks_of_turns(file):
     found = import_preferences([file])
     assert [one.score for one in found.scored] == [4.0]
     assert [one.turn_marks for one in found.verdicts] == [(1.0, 0.0)]
+
+
+def test_a_correction_is_a_bad_mark_and_an_edit_to_be_verified(file):
+    [played] = run_episodes(Guesser(), [LOCK], domain=LockDomain(), limits=LIMITS, seeds=[3])
+    row = trajectory_row(played, LOCK, LockDomain().tools)
+    page = AnnotationPage([item_of(row)], file=file)
+    told = page.run("next", {"who": "ann"})[1]
+    first = played.turns[0].message_index
+    drafts = {message["place"]: message["draft"] for message in told["episodes"][0]}
+    assert json.loads(drafts[first])["tool_calls"][0]["function"]["name"] == "try_code"
+    right = drafts[first].replace("1", "123") if '"1"' in drafts[first] else drafts[first]
+    for text, status in (('{"tool_calls": 3}', 400), (right, 200)):
+        corrections = {str(first): text}
+        assert page.run("say", {"who": "ann", "item": told["item"], "corrections": corrections})[0] == status
+    [verdict] = import_preferences([file]).verdicts
+    assert verdict.turn_marks == (0.0, *[None] * (len(played.turns) - 1))
+    forks = corrected_forks(corrections_of(read_annotations(file)), [row], {LOCK.task_id: LOCK})
+    assert [(who, fork.at) for who, own in forks.items() for fork in own] == [("ann", 1)]
+    assert forks["ann"][0].message.tool_calls[0].name == "try_code"
+    assert corrected_forks(corrections_of(read_annotations(file)), [row], {}) == {}
 
 
 @pytest.mark.parametrize(
