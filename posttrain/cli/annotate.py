@@ -10,7 +10,7 @@ from posttrain.runtime.exits import ConfigurationError, DataError
 if TYPE_CHECKING:
     from posttrain.data.annotations import Item
 
-PREFERENCES, REWARD_MODEL = Path("data/preferences"), Path("data/models/reward_model")
+PREFERENCES, REWARD_MODEL = Path("data/preferences"), Path("data/models/reward")
 
 
 def add_annotate(commands: Commands) -> None:
