@@ -5,10 +5,19 @@ pair, and so does each verified edit where `edit_pairs` says so, and what was im
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from posttrain.data.edits import FOR_PAIRS, read_edits
 from posttrain.data.files import write_json
-from posttrain.data.preferences import IMPORTED, Pair, read_pairs, read_verdicts, write_pairs, write_verdicts
+from posttrain.data.preferences import (
+    IMPORTED,
+    Pair,
+    Verdict,
+    read_pairs,
+    read_verdicts,
+    write_pairs,
+    write_verdicts,
+)
 from posttrain.data.schemas import TrajectoryRow, read_tasks, trajectory_row, write_trajectories
 from posttrain.models.loading import load_codec, load_model
 from posttrain.provenance.runner import StageRun, run_stage
@@ -31,6 +40,7 @@ def sample_preferences(run: StageRun) -> None:
     about: dict[str, float] = {}
     if not isinstance(settings.source, ImportedPairs):
         rows, own, about = _sampled(run)
+        verdicts += _thumbs(rows, settings.thumbs)
     if isinstance(settings.source, SampledAndImportedPairs):
         own, imported = _shared(own, imported, settings.source.import_frac)
     pairs = [*own, *imported]
@@ -68,6 +78,12 @@ def _sampled(run: StageRun) -> tuple[list[TrajectoryRow], list[Pair], dict[str, 
         "reward_mean": sum(played.reward or 0.0 for played in kept) / len(kept),
     }
     return rows, pairs + edit_pairs(read_edits(FOR_PAIRS), world), about
+
+
+def _thumbs(rows: Sequence[TrajectoryRow], which: Literal["none", "one", "all"]) -> list[Verdict]:
+    groups = [[row for row in group if not row.trajectory.is_aborted] for group in group_by_task(rows)]
+    drawn = [group[: {"none": 0, "one": 1}.get(which)] for group in groups]
+    return [Verdict(row, row.trajectory.is_success) for group in drawn for row in group]
 
 
 def _shared(own: Sequence[Pair], imported: Sequence[Pair], import_frac: float) -> tuple[list[Pair], list[Pair]]:

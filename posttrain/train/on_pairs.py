@@ -52,6 +52,8 @@ def learn_from_pairs(
     if not pairs and not isinstance(algorithm, KtoParams):
         raise DataError(f"{algorithm.type} learns from pairs, and there are thumbs alone: kto learns from these")
     thumbs = [one for one in verdicts if one.is_desirable is not None]
+    if isinstance(algorithm, KtoParams) and any(one.said.source == "sampled" for one in thumbs):
+        pairs = [pair for pair in pairs if pair.said.source != "sampled"]
     chosen, rejected = (token_rows([getattr(pair, side) for pair in pairs], codec) for side in ("chosen", "rejected"))
     training = PairTraining(
         model,

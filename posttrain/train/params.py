@@ -73,6 +73,10 @@ PairSource = Annotated[SampledPairs | ImportedPairs | SampledAndImportedPairs, F
 
 
 class SamplePreferencesParams(Section):
+    """`thumbs`: sampled episodes that KTO learns from one by one, up where they succeeded, in place
+    of the sampled pairs: none, `all`, or the first `one` of each task, so that nothing is
+    paired."""
+
     source: PairSource
     num_tasks: Count
     # the reward model is judged by the best of four
@@ -80,6 +84,7 @@ class SamplePreferencesParams(Section):
     temperature: Temperature
     pairs: Literal["best_worst", "closest"]
     edit_pairs: bool
+    thumbs: Literal["none", "one", "all"] = "none"
 
 
 class TrainRewardModelParams(Section):

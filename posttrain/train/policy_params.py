@@ -45,8 +45,8 @@ class DpoParams(Section):
 
 
 class KtoParams(Section):
-    """Kahneman-Tversky optimisation (arXiv 2402.01306) on single episodes: imported thumbs, and
-    both sides of the pairs, the chosen desirable and the rejected not. A step has 2 `batch_size`
+    """Kahneman-Tversky optimisation (arXiv 2402.01306) on single episodes: thumbs, and both
+    sides of the pairs, the chosen desirable and the rejected not. A step has 2 `batch_size`
     episodes. Where one kind is rarer, its weight is to be higher."""
 
     example: ClassVar[str] = (

@@ -5,6 +5,7 @@ import contextlib
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import yaml
 
 from posttrain.config.params import parse_params
 from posttrain.data.edits import VerifiedEdit, add_edits
-from posttrain.data.preferences import read_pairs
+from posttrain.data.preferences import Pair, Said, Verdict, read_pairs
 from posttrain.data.schemas import read_tasks, read_trajectories
 from posttrain.models.loading import load_codec, load_model, save_model
 from posttrain.provenance.runner import StageRun
@@ -21,10 +22,13 @@ from posttrain.report.run_reader import GrpoLine, read_policy_lines
 from posttrain.rewards.total import load_reward
 from posttrain.rollout.episodes import demonstrate
 from posttrain.runtime.exits import DataError
+from posttrain.runtime.plain_yaml import load_yaml
 from posttrain.traces.query import EpisodeFilter, matching
 from posttrain.traces.reading import read_episodes
 from posttrain.traces.store import open_to_read
 from posttrain.tracking.metrics_log import read_metrics
+from posttrain.train.on_pairs import learn_from_pairs
+from posttrain.train.policy_params import KtoParams
 from posttrain.train.rejection_sampling.params import RejectionSamplingParams
 from posttrain.train.resumable_trainer import METRICS
 from posttrain.train.reward_ensemble import load_reward_models
@@ -35,7 +39,7 @@ from posttrain.worlds.lookups.matching import read
 from posttrain.worlds.lookups.scores import completion
 from stages.generate_data import generate_data
 from stages.import_preferences import import_preferences
-from stages.sample_preferences import sample_preferences
+from stages.sample_preferences import _thumbs, sample_preferences
 from stages.select_edits import select_edits
 from stages.select_policy_inputs import select_policy_inputs
 from stages.train_policy import train_policy
@@ -292,6 +296,27 @@ def test_kto_learns_from_thumbs_alone_and_nothing_else_does(trained, content, tm
         run_on_feedback(*how, source, "kto", {"algorithm": ONLINE, "reward_model_weight": 0.1})
 
 
+@pytest.mark.parametrize(("which", "count"), [("none", 0), ("one", 6), ("all", 6 * 8)])
+def test_thumbs_are_of_one_or_of_every_sampled_episode(trained, which, count):
+    rows = read_trajectories(trained / "data/preferences/samples.parquet")
+    thumbs = _thumbs(rows, which)
+    assert [one.is_desirable for one in thumbs] == [one.row.trajectory.is_success for one in thumbs]
+    assert len(thumbs) == count
+    assert len({one.row.trajectory.task_id for one in thumbs}) == min(count, 6)
+
+
+def test_kto_takes_sampled_thumbs_in_place_of_sampled_pairs(trained, monkeypatch):
+    rows = read_trajectories(trained / "data/preferences/samples.parquet")[:4]
+    pairs = [Pair(rows[0], rows[1]), Pair(rows[0], rows[1], Said("import"))]
+    codec, seen = load_codec(trained / "data/models/sft"), []
+    monkeypatch.setattr("posttrain.train.on_pairs.train_on_pairs", lambda training, _: seen.append(training))
+    kto = KtoParams.model_validate({"type": "kto", **load_yaml(KtoParams.example, "example")})
+    for thumbs in ([], [Verdict(rows[2], True)], [Verdict(rows[2], True, said=Said("import"))]):
+        knobs = SimpleNamespace(checkpoint_every_steps=1)
+        learn_from_pairs(None, codec, pairs, kto, thumbs, params=knobs, seed=1, run=None)
+    assert [(len(one.pairs), len(one.verdicts)) for one in seen] == [(2, 0), (1, 1), (2, 1)]
+
+
 def test_a_file_that_says_too_little_stops_the_import_and_leaves_the_reasons(trained, content, tmp_path, monkeypatch):
     source = {"type": "import", "path": "data/feedback"}
     with pytest.raises(DataError, match="2 of 3 records say nothing"):
@@ -319,7 +344,7 @@ def test_what_was_learnt_from_is_traced_with_its_tokens_reward_and_advantage(tra
         played = one.trajectory
         assert len(played.token_ids) == len(played.mask) == len(played.logprobs) > 0
         assert one.is_success == (completion(read(played, one.task)).value == 1)
-        assert played.reward == pytest.approx(rules.score(played, one.task).reward + played.scores["reward_model"])
+        assert played.reward == pytest.approx(rules.score(played, one.task).reward + played.scores["bonus"])
     for group in (learnt[start : start + 4] for start in range(0, 16, 4)):
         assert len({one.task.task_id for one in group}) == 1
         assert sum(one.advantage for one in group) == pytest.approx(0, abs=1e-9)
