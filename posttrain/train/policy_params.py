@@ -102,6 +102,17 @@ class TaskPart(Section):
         return self
 
 
+class RefreshParams(Section):
+    """After every `every_steps` steps the reward models take `max_steps` optimizer steps of
+    `batch_size` pairs of the episodes since the last time."""
+
+    example: ClassVar[str] = "{every_steps: 20, max_steps: 10, batch_size: 32, lr: 3.0e-4}"
+    every_steps: Count
+    max_steps: Count
+    batch_size: SmallCount
+    lr: Annotated[float, Field(gt=0)]
+
+
 class TrainPolicyParams(OptimizerParams):
     """`begin_with`: an algorithm that trains before `algorithm`, with an optimizer of its own; null
     is none. `start`: the model that training begins from, that of SFT or the policy of an earlier
@@ -115,6 +126,7 @@ class TrainPolicyParams(OptimizerParams):
     task_part: TaskPart | None
     reward_model_weight: Annotated[float, Field(ge=0)]
     reward_model_bound: Bound = MeanBound(type="mean")
+    reward_model_refresh: RefreshParams | None = None
     world_reward_weight: Annotated[float, Field(ge=0, le=1)] = 1.0
     checkpoint_every_steps: Count
     on_alarm: Literal["warn", "stop"]
@@ -154,6 +166,11 @@ class TrainPolicyParams(OptimizerParams):
             raise ValueError(
                 f"reward_model_weight is 0 and world_reward_weight {self.world_reward_weight:g}: the world's reward "
                 "would be the only one, and smaller; set it to 1.0"
+            )
+        if self.reward_model_refresh and not (self.reward_model_weight and self.online):
+            raise ValueError(
+                "reward_model_refresh is set, and nothing is learnt online by a reward model: set it to null, or "
+                "reward_model_weight above 0 and an algorithm of type online"
             )
         if self.reward_model_weight and all(isinstance(one, PairParams) for one in self.phases.values()):
             raise ValueError(

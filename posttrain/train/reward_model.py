@@ -95,19 +95,23 @@ def train_reward_model(
     trainer.train_or_resume()
 
 
+def batch_scores(model: Any, token_ids_N: Sequence[Sequence[int]]) -> Tensor:
+    """Scores of one batch, (N,), with their gradient where that is on."""
+    logits: Tensor = model(
+        input_ids=pad_right(token_ids_N, model.config.pad_token_id).to(model.device),
+        attention_mask=pad_right([[1] * len(ids) for ids in token_ids_N], 0).to(model.device),
+    ).logits
+    return logits[:, 0]
+
+
 def score_episodes(model: Any, token_ids_N: Sequence[Sequence[int]]) -> list[float]:
     # those of one length stand together in a batch: little of it is padding
     order = np.argsort([len(token_ids) for token_ids in token_ids_N], kind="stable")
     scores = np.empty(len(token_ids_N))
     for start in range(0, len(order), SCORE_BATCH_SIZE):
         rows = order[start : start + SCORE_BATCH_SIZE]
-        token_ids = [token_ids_N[row] for row in rows]
         with torch.no_grad():
-            logits: Tensor = model(
-                input_ids=pad_right(token_ids, model.config.pad_token_id).to(model.device),
-                attention_mask=pad_right([[1] * len(ids) for ids in token_ids], 0).to(model.device),
-            ).logits
-        scores[rows] = logits[:, 0].double().cpu().numpy()
+            scores[rows] = batch_scores(model, [token_ids_N[row] for row in rows]).double().cpu().numpy()
     return [float(score) for score in scores]
 
 

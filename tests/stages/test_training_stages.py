@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file
 
 from posttrain.config.params import parse_params
 from posttrain.data.edits import VerifiedEdit, add_edits
@@ -205,6 +206,23 @@ def test_a_process_model_is_trained_where_credit_asks_for_it_and_else_nothing_is
     copied = Path("data/policy_inputs/process_model/model.safetensors")
     assert (model / "model.safetensors").read_bytes() == copied.read_bytes()
     assert len(read_metrics(Path("reports/train_policy/metrics.jsonl"))) == 2
+
+
+def test_reward_models_learn_on_from_the_policys_episodes(trained, content, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    shutil.copytree(trained / "data", "data")
+    refresh = {"every_steps": 1, "max_steps": 2, "batch_size": 4, "lr": 1e-3}
+    knobs = content["train_policy"] | {"reward_model_weight": 1.0, "reward_model_refresh": refresh}
+    params = parse_params(content | {"train_policy": knobs}, source="params.yaml")
+    checkpoints = tmp_path / "checkpoints"
+    train_policy(StageRun("train_policy", "", params, checkpoints))
+    lines = read_metrics(Path("reports/train_policy/metrics.jsonl"))
+    assert any("reward_model_accuracy" in one for one in lines)
+    last = max(checkpoints.glob("checkpoint-*"), key=lambda one: int(one.name.partition("-")[2]))
+    learnt = load_file(last / "reward-1.safetensors")
+    before = load_file(Path("data/policy_inputs/reward_model/model.safetensors"))
+    assert any(not torch.equal(learnt[name], before[name]) for name in before)
 
 
 def test_an_ensemble_alone_rewards_the_policy(trained, content, tmp_path, monkeypatch):

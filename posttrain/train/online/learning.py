@@ -27,6 +27,7 @@ from posttrain.train.rejection_sampling.rounds import Learner, train_by_rejectio
 from posttrain.train.replay import EditReplay, ExpertReplay, HintReplay
 from posttrain.train.resumable_trainer import TrainingRun
 from posttrain.train.reward_ensemble import RewardModels
+from posttrain.train.reward_refresh import RewardRefresh
 from posttrain.types import Message, ScoredEpisode, Task, Trajectory
 from posttrain.worlds.catalog import require_expert
 
@@ -118,6 +119,9 @@ def learn_online(
             expert=source.expert if traces is not None else None,
             score_weights=world.reward.weights,
             process_model=inputs.process_model,
+            refresh=RewardRefresh(inputs.reward_model, params.reward_model_refresh, seed=seed)
+            if inputs.reward_model is not None and params.reward_model_refresh is not None
+            else None,
         ),
         params=algorithm,
         max_context_tokens=world.limits.max_context_tokens,

@@ -29,7 +29,13 @@ from posttrain.train.advantages.estimator import AdvantageEstimator
 from posttrain.train.advantages.groups import EpisodeGroup
 from posttrain.train.online import metrics
 from posttrain.train.online.params import OnlineParams
-from posttrain.train.online.trainer_state import TrainerState, TrainingInputs, load_checkpoint, save_checkpoint
+from posttrain.train.online.trainer_state import (
+    SavedPart,
+    TrainerState,
+    TrainingInputs,
+    load_checkpoint,
+    save_checkpoint,
+)
 from posttrain.train.online.updates import (
     Updates,
     learn,
@@ -84,8 +90,12 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
     by_start = partial(metrics.reference_logprobs, reference, learner, temperature=params.temperature)
 
     state, step = TrainerState(params, inputs, seed=seed), 0
+    saved_parts: list[SavedPart] = [
+        estimator,
+        *([inputs.refresh] if inputs.refresh else []),
+    ]  # with files of their own in a checkpoint
     if run.checkpoint is not None:
-        saved = load_checkpoint(run.checkpoint, whole=model, optimizer=optim, also=estimator.load)
+        saved = load_checkpoint(run.checkpoint, whole=model, optimizer=optim, parts=saved_parts)
         if distributed.is_sharded():
             sharding.scatter_weights(model, learner)
         state.restore(saved["state"])
@@ -119,6 +129,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
                 **({} if kl is None else {"kl": kl}),
                 "kl_weight": state.kl.weight,
                 **state.constraints.observe(episodes),
+                **(inputs.refresh.observe(step + 1, groups) if inputs.refresh else {}),
                 "staleness": staleness,
             }
             if inputs.demonstrations:
@@ -159,7 +170,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
             state.observe_updates(updates.is_skipped)
             if is_stopping or step % checkpoint_every_steps == 0 or is_last:
                 saved = {"state": state.state()}
-                save_checkpoint(run, step, whole=model, optimizer=optim, state=saved, also=estimator.save)
+                save_checkpoint(run, step, whole=model, optimizer=optim, state=saved, parts=saved_parts)
             run.progress(step, params.max_steps, "")
             if is_stopping and not is_last:
                 raise asked_to_stop(step, params.max_steps)

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors.torch import load_model, save_model
@@ -26,6 +26,7 @@ from posttrain.train.online.constraints import Constraints
 from posttrain.train.online.params import DevParams, OnlineParams
 from posttrain.train.replay import ExpertTraces, Replay
 from posttrain.train.resumable_trainer import METRICS, TrainingRun
+from posttrain.train.reward_refresh import RewardRefresh
 from posttrain.train.sampling.orders import Sampler
 from posttrain.types import ScoredEpisode, Task
 
@@ -42,7 +43,7 @@ class TrainingInputs:
     """`dev_tasks` are evaluated by `play_greedily`. `demonstrations`: rows whose loss is logged.
     `on_step` gets a step, its episodes and their mean advantages before the update. `expert`:
     gives a number of an expert's traces of a task; None where none are replayed. `process_model`:
-    what `credit` takes values from, where it does."""
+    what `credit` takes values from, where it does. `refresh`: lets the reward models learn on."""
 
     tasks: Sequence[Task]
     source: EpisodeSource
@@ -53,6 +54,7 @@ class TrainingInputs:
     expert: ExpertTraces | None = None
     score_weights: Mapping[str, float] = field(default_factory=dict)
     process_model: Any = None
+    refresh: RewardRefresh | None = None
 
 
 class TrainerState:
@@ -176,6 +178,14 @@ class DevEvaluation:
         self._solved_at_first, self._best, self._best_step = state["solved_at_first"], state["best"], state["best_step"]
 
 
+class SavedPart(Protocol):
+    """Something with files of its own in a checkpoint."""
+
+    def save(self, folder: Path) -> None: ...
+
+    def load(self, folder: Path) -> None: ...
+
+
 def save_checkpoint(
     run: TrainingRun,
     step: int,
@@ -183,10 +193,10 @@ def save_checkpoint(
     whole: nn.Module,
     optimizer: torch.optim.Optimizer,
     state: Mapping[str, Any],
-    also: Callable[[Path], None],
+    parts: Sequence[SavedPart],
 ) -> None:
     """Write and seal a checkpoint after `step`; all processes must call it. `whole` has the
-    weights; `also` writes more files into the folder."""
+    weights; `parts` write files of their own into the folder."""
     # a collective: sharded optimizer states are gathered by all, and written by the first
     moments = sharding.whole_optimizer_state(optimizer)
     if run.metrics is None:
@@ -198,7 +208,8 @@ def save_checkpoint(
     save_model(whole, str(folder / WEIGHTS))
     torch.save(moments, folder / OPTIMIZER)
     (folder / STATE).write_text(json.dumps({"step": step, **state}, sort_keys=True), encoding="utf-8")
-    also(folder)
+    for part in parts:
+        part.save(folder)
     shutil.copyfile(run.metrics.path, folder / METRICS)
     seal(folder)
     prune(run.folder, keep=None)
@@ -206,11 +217,12 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    checkpoint: Path, *, whole: nn.Module, optimizer: torch.optim.Optimizer, also: Callable[[Path], None]
+    checkpoint: Path, *, whole: nn.Module, optimizer: torch.optim.Optimizer, parts: Sequence[SavedPart]
 ) -> dict[str, Any]:
-    """Load the weights into `whole`, the optimizer's state into each process's share, and what
-    `also` reads. Returns `state` as saved, with its step."""
-    also(checkpoint)
+    """Load the weights into `whole`, the optimizer's state into each process's share, and the files
+    of `parts`. Returns `state` as saved, with its step."""
+    for part in parts:
+        part.load(checkpoint)
     load_model(whole, str(checkpoint / WEIGHTS))
     sharding.load_optimizer_state(optimizer, torch.load(checkpoint / OPTIMIZER, weights_only=True))
     state: dict[str, Any] = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
