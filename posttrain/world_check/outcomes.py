@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from posttrain.types import Outcome, StopReason, Task, Trajectory
 from posttrain.world_check.findings import Broken, NotTried
 from posttrain.world_check.policies import REMEDIES, REPEATING, TaskEpisodes
-from posttrain.worlds.grading import GENERAL_SCORES
+from posttrain.worlds.grading import CONSENT, GENERAL_SCORES
 from posttrain.worlds.made_calls import agent_messages
-from posttrain.worlds.protocol import Domain, ScoringDomain
+from posttrain.worlds.protocol import CostlyDomain, Domain, ScoringDomain
 
 _NO_EXPERT = "the world has no expert"
 _EQUAL = 1e-9  # rewards that differ by less are equal
@@ -132,10 +132,13 @@ def failures_are_named(episodes: Sequence[TaskEpisodes]) -> None:
 def named_scores_are_given(domain: Domain, episodes: Sequence[TaskEpisodes]) -> None:
     """Every score that the domain names is in some outcome, and no other."""
     named = (*(domain.scores if isinstance(domain, ScoringDomain) else ()), *GENERAL_SCORES)
+    costs = domain.costs if isinstance(domain, CostlyDomain) else ()
+    if odd := [name for name in costs if name not in (*named, CONSENT)]:
+        raise Broken(f"the domain's costs name {odd[0]!r}, which is none of its scores; put it into scores, too")
     given = {name: task.task_id for task, _, outcome in _graded(episodes) for name in outcome.scores}
     if absent := [name for name in named if name not in given]:
         raise Broken(f"no outcome has the score {absent[0]!r} that the domain names; give it, or take it from scores")
-    if unnamed := [name for name in given if name not in named]:
+    if unnamed := [name for name in given if name not in (*named, CONSENT)]:
         raise Broken(
             f"an outcome of {given[unnamed[0]]} has the score {unnamed[0]!r}, which the domain does not name and "
             "params.yaml so cannot weigh; put it into the domain's scores"

@@ -124,7 +124,7 @@ def require_regeneration(domain: Domain, *, needed_by: str) -> RegeneratingDomai
 
 def score_names(domain: Domain) -> Sequence[str]:
     """The names of the scores in its outcomes, which `params.yaml` may weigh."""
-    return (*GENERAL_SCORES, *(domain.scores if isinstance(domain, ScoringDomain) else ()))
+    return (*GENERAL_SCORES, CONSENT, *(domain.scores if isinstance(domain, ScoringDomain) else ()))
 
 
 def cost_names(domain: Domain) -> Sequence[str]:

@@ -9,9 +9,9 @@ from posttrain.types import Outcome, StopReason, Trajectory
 from posttrain.worlds.made_calls import MadeCall, agent_messages, calls_made, repeated_reads
 from posttrain.worlds.tools import Tool
 
-CONSENT = "write_before_consent"
+CONSENT = "write_before_consent"  # of worlds with a tool whose effect cannot be taken back
 # The first three are good at 1, the others name a mistake that happened at 1.
-GENERAL_SCORES = ("completion", "strictness", "format", "redundant_call", "format_error", "timeout", CONSENT)
+GENERAL_SCORES = ("completion", "strictness", "format", "redundant_call", "format_error", "timeout")
 # at the beginning of a reply, and none of 对不起, 行不通, 好像
 _AGREED = re.compile(
     r"\W*((yes|yeah|yep|ok|okay|sure|confirm|confirmed|correct|agreed|go ahead|please do|do it)\b"

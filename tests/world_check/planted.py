@@ -359,6 +359,12 @@ class ForgetsItsScore(Box):
         return replace(super().grade(trajectory), scores={})
 
 
+class CostsOfNoScore(Boxes):
+    """Planted: a cost is none of the scores."""
+
+    costs = ("harm",)
+
+
 class MoreScores(Box):
     def grade(self, trajectory):
         return replace(super().grade(trajectory), scores={"opened": 1.0, "style": 1.0})

@@ -51,6 +51,7 @@ DEFECTS = {
     ),
     "grade: the named scores, a class for each failure, a score for each turn or none": (
         *(planted.JustFails, planted.ForgetsItsScore, planted.MoreScores, planted.OneTurnTooMany),
+        planted.CostsOfNoScore,
     ),
     "episodes: the same when replayed, interleaved and eight at once": (
         *(planted.Counts, planted.SeesOthers, planted.HasSevenPlaces),

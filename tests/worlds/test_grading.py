@@ -22,7 +22,7 @@ def graded(*messages: Message, outcome: Outcome = STRICT, stop: StopReason = Sto
 def test_every_general_score_is_there_and_a_good_episode_has_the_best_of_each():
     good = {"completion": 1, "strictness": 1, "format": 1, "redundant_call": 0, "format_error": 0, "timeout": 0}
     assert graded(*GOOD).scores == good
-    assert {*good, CONSENT} == set(GENERAL_SCORES), "consent is of worlds with a tool that asks for it"
+    assert set(good) == set(GENERAL_SCORES), "consent is of worlds with a tool that asks for it"
 
 
 @pytest.mark.parametrize(("outcome", "scores"), [(STRICT, (1, 1)), (LOOSE, (1, 0)), (FAILED, (0, 0))])
