@@ -18,6 +18,7 @@ from posttrain.train.advantages.credit import Compared
 from posttrain.train.advantages.groups import EpisodeGroup
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.updates import Batch, Sample, Updates, batch_of, score
+from posttrain.worlds.grading import CONSENT
 from posttrain.worlds.made_calls import agent_messages
 from posttrain.worlds.tools import is_error
 
@@ -31,7 +32,8 @@ _NUM_LOGGED_TURNS = 3  # each by itself, the later ones together
 def episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
     """Metrics of the step's episodes: the group metrics of the rule rewards, `strict_success` and
     `success` (shares), `turns` (agent messages per episode), `tool_failures` (share of tool results
-    that are errors), `length` (agent tokens per episode) and `entropy` in nats per token. `lost` is
+    that are errors), `cost_write_before_consent` (share, in a world where there is such a cost),
+    `length` (agent tokens per episode) and `entropy` in nats per token. `lost` is
     the share of aborted episodes; all others are about those that were not.
 
     `entropy` is the mean of -log p over the agent's tokens, p being the distribution sampled from;
@@ -52,6 +54,7 @@ def episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
         for of_group in kept_of
         if len(of_group) > 1
     ]
+    consent = [one.scores[CONSENT] for one in trajectories_PG if CONSENT in one.scores]
     no_group = _NO_GROUP | {"reward_mean": _mean(one.rule_reward for one in kept)}
     return {
         **(group_metrics(compared) if compared else no_group),
@@ -60,6 +63,7 @@ def episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
         "turns": _mean(len(agent_messages(trajectory)) for trajectory in trajectories_PG),
         "tool_failures": sum(map(is_error, results)) / len(results) if results else 0.0,
         "length": _mean(lengths),
+        **({f"cost_{CONSENT}": _mean(consent)} if consent else {}),
         "lost": _mean(one.is_aborted for group in groups for one in group.episodes),
         "entropy": -sum(sum(trajectory.logprobs) for trajectory in trajectories_PG) / max(sum(lengths), 1),
     }
