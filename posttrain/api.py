@@ -22,12 +22,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from posttrain.config.named_world import PARAMS, domain_of, knobs_for_world, reward_of
 from posttrain.config.params import Params
 from posttrain.data.preferences import Pair
 from posttrain.data.schemas import TrajectoryRow, tool_names, trajectory_row
 from posttrain.evals.significance import Verdict, difference
-from posttrain.evals.summary import evaluate_policy, task_record
+from posttrain.evals.summary import EvaluatedTask, evaluate_policy, task_record
 from posttrain.models.base import write_base
 from posttrain.models.codec import ChatCodec
 from posttrain.models.distributed import to_device
@@ -46,6 +48,9 @@ from posttrain.train.online.learning import PolicyInputs
 from posttrain.train.policy import learn_policy
 from posttrain.train.preference_pairs import pairs_of, refuse_no_pairs
 from posttrain.train.resumable_trainer import METRICS, TrainingRun, open_run
+from posttrain.train.reward_bound import MeanBound
+from posttrain.train.reward_ensemble import RewardModels, load_reward_models
+from posttrain.train.reward_model_quality import BestOf, best_of
 from posttrain.train.sft import fine_tune
 from posttrain.train.trainable import load_trainable, save_trained
 from posttrain.types import Split, Task, Trajectory
@@ -181,12 +186,22 @@ def train_policy(model: Model, world: World, *, to: str | Path = "out/policy") -
 
 
 def evaluate(
-    model: Model, world: World, *, split: Split = "test", num_tasks: int | None = None, num_samples: int = 4
+    model: Model,
+    world: World,
+    *,
+    split: Split = "test",
+    num_tasks: int | None = None,
+    num_samples: int = 4,
+    reward_model: str | Path | None = None,
 ) -> Evaluation:
-    """Play tasks of a split greedily, and `num_samples` times at temperature 1 for pass^k."""
+    """Play tasks of a split greedily, and `num_samples` times at temperature 1 for pass^k. With a
+    folder of `train_reward_model` the summary has `best_of`, too: the success of the sampled play
+    that it scores highest."""
     network, codec, scored = _loaded(model, world)
     player = scored.player(network, codec, seed=world.params.seed)
-    return evaluate_player(str(model), world, player, split=split, num_tasks=num_tasks, num_samples=num_samples)
+    picks = load_reward_models(Path(reward_model), MeanBound(type="mean")) if reward_model else None
+    how: dict[str, Any] = {"split": split, "num_tasks": num_tasks, "num_samples": num_samples}
+    return evaluate_player(str(model), world, player, picks=picks, **how)
 
 
 def play(
@@ -200,9 +215,17 @@ def play(
 
 
 def evaluate_player(
-    name: str, world: World, player: Player, *, split: Split, num_tasks: int | None, num_samples: int
+    name: str,
+    world: World,
+    player: Player,
+    *,
+    split: Split,
+    num_tasks: int | None,
+    num_samples: int,
+    picks: RewardModels | None = None,
 ) -> Evaluation:
-    """The evaluation of whatever plays. Raises Interrupted where every greedy play was lost."""
+    """The evaluation of whatever plays, and of what `picks` takes of the sampled plays. Raises
+    Interrupted where every greedy play was lost."""
     own = {task.task_id: task for task in world.tasks(split, num_tasks)}
     # A summary is of the tasks of `test`; here all are of one split, whichever it is.
     tasks = [replace(task, split="test") for task in own.values()]
@@ -217,8 +240,18 @@ def evaluate_player(
         evaluated, summary = evaluate_policy(
             play, tasks, num_samples=num_samples, by=by, costs=cost_names(world.scored.domain)
         )
+    if picks is not None:
+        summary["best_of"] = _best_of(picks, evaluated, num_samples)
     about = {"model": name, "world": world.scored.domain.name, "split": split, "rewarded_by": world.rewarded_by}
     return Evaluation(about | summary, [task_record(one) for one in evaluated if not one.greedy.is_aborted])
+
+
+def _best_of(picks: RewardModels, evaluated: Sequence[EvaluatedTask], num_samples: int) -> BestOf:
+    """Of the tasks none of whose sampled plays was lost."""
+    whole = [one.samples for one in evaluated if len(one.samples) == num_samples]
+    scores_P_K = np.reshape(picks.score([play.token_ids for plays in whole for play in plays]), (-1, num_samples))
+    success_P_K = [[play.is_success for play in plays] for plays in whole]
+    return best_of(scores_P_K.tolist(), success_P_K, num_samples=num_samples)
 
 
 def _demonstrated(

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from posttrain.train.reward_ensemble import write_scale
+from posttrain.train.reward_model import load_reward_model
 from tests.console import posttrain
 
 TINY = {
@@ -87,6 +89,14 @@ def test_dpo_and_evaluation_say_the_same_on_the_command_line(ran, monkeypatch):
     ended = posttrain("evaluate", "out/policy", *where, *settings(TINY), "--num-tasks", 4, "--json")
     assert ended.exit_code == 0, ended.stderr
     assert json.loads(ended.stdout) == {**names["after"].summary, "model": "out/policy"}
+    model = load_reward_model(Path("out/sft"))
+    model.save_pretrained("out/reward")
+    write_scale(Path("out/reward"), (0.0, 1.0))
+    picking = ("--reward-model", "out/reward", "--num-tasks", 4, "--num-samples", 2, "--json")
+    ended = posttrain("evaluate", "out/policy", *where, *settings(TINY), *picking)
+    assert ended.exit_code == 0, ended.stderr
+    picked = json.loads(ended.stdout)["best_of"]
+    assert (picked["num_groups"], picked["picked"]) == (4, picked["first"])  # a head of zeros prefers none
     # episodes of a model that knows nothing earn the same, so that no pair can be made of them
     knobs = TINY | {"train_policy.algorithm": DPO}
     knobs = {key: value for key, value in knobs.items() if not key.startswith("train_policy.algorithm.")}
@@ -107,6 +117,7 @@ def test_dpo_and_evaluation_say_the_same_on_the_command_line(ran, monkeypatch):
         (("evaluate", "empty", "--world", "toy"), "empty has no *.safetensors"),
         (("evaluate", "/no/such", "--world", "toy"), "there is no folder '/no/such'"),
         (("evaluate", "empty", "--world", "toy", "--num-tasks", 0), "--num-tasks"),
+        (("evaluate", "empty", "--world", "toy", "--reward-model", "x", "--num-samples", 0), "needs --num-samples"),
         (("evaluate", "empty", "--world", "toy", "--max-new-tokens", 9), "--max-new-tokens is of an endpoint"),
     ],
 )

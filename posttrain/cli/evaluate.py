@@ -29,6 +29,9 @@ def add_evaluate(commands: Commands) -> None:
     command.add_argument("--split", choices=SPLITS, default="test", help="whose tasks (test)")
     command.add_argument("--num-tasks", type=int, default=100, help="of the split (100, or all there are)")
     command.add_argument("--num-samples", type=int, default=4, help="plays at temperature 1 of each, for pass^k (4)")
+    command.add_argument(
+        "--reward-model", type=Path, help="folder of one: the success of the sampled play that it picks"
+    )
     command.add_argument("--max-new-tokens", type=int, help="in one message of an endpoint (1024)")
     command.add_argument("--json", dest="as_json", action="store_true", help="one JSON object instead of a page")
 
@@ -43,6 +46,7 @@ def evaluate(
     split: Split,
     num_tasks: int,
     num_samples: int,
+    reward_model: Path | None,
     max_new_tokens: int | None,
     as_json: bool,
 ) -> None:
@@ -52,6 +56,8 @@ def evaluate(
         raise ConfigurationError("--num-tasks and --max-new-tokens are 1 or more, --num-samples 0 or more")
     if max_new_tokens and not endpoint:
         raise ConfigurationError("--max-new-tokens is of an endpoint; of a folder set agent.max_new_tokens (--set)")
+    if reward_model and (endpoint or not num_samples):
+        raise ConfigurationError("--reward-model picks from the sampled plays of a folder: it needs --num-samples")
     asked = load_asked_world(world, quick, params, knobs)
     from posttrain import api
     from posttrain.report.table import evaluation_text
@@ -65,7 +71,8 @@ def evaluate(
         found = api.evaluate_player(model, asked, player, split=split, num_tasks=num_tasks, num_samples=num_samples)
         summary = {"cost": account.cost, "endpoint_parameters": parameters.changed, **found.summary}
     else:
-        found = api.evaluate(model, asked, split=split, num_tasks=num_tasks, num_samples=num_samples)
+        how = {"split": split, "num_tasks": num_tasks, "num_samples": num_samples}
+        found = api.evaluate(model, asked, reward_model=reward_model, **how)  # type: ignore[arg-type]
         summary = dict(found.summary)
     print(json.dumps(summary, indent=2, ensure_ascii=False) if as_json else evaluation_text(summary))
 

@@ -102,6 +102,9 @@ def evaluation_text(summary: Mapping[str, Any]) -> str:
             strict = summary[f"strict_pass_hat_{k}"]
             lines.append(f"{f'pass^{k}':<16}{100 * share:6.1f} %  strictly {100 * strict:.1f} %")
     lines.append(f"{'reward':<16}{summary['reward_mean']:8.3f}  in {summary['turns_mean']:.1f} messages")
+    if picked := summary.get("best_of"):
+        shares = [percent(picked[name]) for name in ("picked", "random", "oracle")]
+        lines.append("{:<16}{}; at random {}, by an oracle {}".format(f"best of {num_samples}", *shares))
     failures = [f"{name} {count}" for name, count in summary["failures"].items()]
     lines += ["", f"failures: {escape_control_chars(', '.join(failures)) or 'none'}"]
     scores = [f"{name} {score['mean']:.3f}" for name, score in summary["scores"].items()]
