@@ -24,7 +24,7 @@ SFT_CHARTS: Charts = {
 }
 GRPO_CHARTS: Charts = {
     "Success of the sampled episodes": ({"strict success": "strict_success", "success": "success"}, _SHARE),
-    "Reward": ({"mean reward": "reward_mean"}, _NUMBER),
+    "Reward": ({"mean reward": "reward_mean", "with the reward model's": "learnt_reward_mean"}, _NUMBER),
     "Entropy and KL, nats per token": ({"entropy": "entropy", "KL to the start": "kl"}, _NUMBER),
     "Orders and writes before consent": (
         {"share of episodes": "cost_write_before_consent", "weight of the cost": "cost_weight_write_before_consent"},

@@ -195,6 +195,7 @@ class GrpoLine(Source):
     kl: float | None
     length: float
     turns: float
+    learnt_reward_mean: float | None = None
     cost_write_before_consent: float | None = None
     cost_weight_write_before_consent: float | None = None
     alarms: str | None = None

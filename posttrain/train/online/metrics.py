@@ -33,8 +33,9 @@ def episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
     """Metrics of the step's episodes: the group metrics of the rule rewards, `strict_success` and
     `success` (shares), `turns` (agent messages per episode), `tool_failures` (share of tool results
     that are errors), `cost_write_before_consent` (share, in a world where there is such a cost),
-    `length` (agent tokens per episode) and `entropy` in nats per token. `lost` is
-    the share of aborted episodes; all others are about those that were not.
+    `learnt_reward_mean` (of the rule rewards with what a reward model and constraints add),
+    `length` (agent tokens per episode) and `entropy` in nats per token. `lost` is the share of
+    aborted episodes; all others are about those that were not.
 
     `entropy` is the mean of -log p over the agent's tokens, p being the distribution sampled from;
     at temperature 1 its expectation is the policy's entropy. Where no group has two episodes left,
@@ -64,6 +65,11 @@ def episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
         "tool_failures": sum(map(is_error, results)) / len(results) if results else 0.0,
         "length": _mean(lengths),
         **({f"cost_{CONSENT}": _mean(consent)} if consent else {}),
+        **(
+            {"learnt_reward_mean": _mean(one.rule_reward + one.bonus for one in kept)}
+            if any(one.bonus for one in kept)
+            else {}
+        ),
         "lost": _mean(one.is_aborted for group in groups for one in group.episodes),
         "entropy": -sum(sum(trajectory.logprobs) for trajectory in trajectories_PG) / max(sum(lengths), 1),
     }

@@ -97,6 +97,9 @@ def test_metrics_of_episodes_are_worked_out_by_hand():
     assert found["tool_failures"] == 1 / 3
     assert found["length"] == 2.0
     assert found["entropy"] == 0.5
+    assert "learnt_reward_mean" not in found
+    helped = [replace(one, bonus=0.25) for one in played]
+    assert episode_metrics([EpisodeGroup(word_task(5, 9), helped)])["learnt_reward_mean"] == 0.75
 
 
 def test_tokens_with_an_advantage_and_its_size_by_turn_are_worked_out_by_hand():
