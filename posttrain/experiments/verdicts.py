@@ -13,7 +13,7 @@ from posttrain.evals.significance import Verdict, corrected, difference, mean_in
 from posttrain.experiments.plan import Override, Plan
 from posttrain.experiments.record import ALL_BAD, ALL_GOOD, SIGNAL, TRAINED_SIGNAL, of_today
 from posttrain.report.arms import Arm, PolicyResult, Training
-from posttrain.report.run_reader import Measure
+from posttrain.report.run_reader import CostRate, Measure
 from posttrain.report.table import UNKNOWN, markdown_lines, percent, percent_range, points
 from posttrain.runtime.exits import DataError
 
@@ -166,11 +166,30 @@ def table_markdown(table: Table, plan: Plan) -> str:
         "",
         *markdown_lines(("override", "sees", "seeds", *measures), map(_verdict_cells, table.rows)),
         "",
+        *_costs(table, plan),
         *([*markdown_lines(_TRAINING, map(_training_cells, trained)), "", _LEGEND, ""] if trained else []),
         *notes,
         *(f"- {note}" for note in table.notes),
     ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _costs(table: Table, plan: Plan) -> list[str]:
+    """Share of the sampled episodes with harm, where the world has costs: mean over seeds, and the
+    lowest and the highest of a seed."""
+    by_row = {row.override.name: [arm.policies[plan.policy].costs for arm in row.arms.values()] for row in table.rows}
+    names = list(dict.fromkeys(name for seeds in by_row.values() for costs in seeds for name in costs))
+    if not names:
+        return []
+
+    def cell(seeds: Sequence[Mapping[str, CostRate]], name: str) -> str:
+        rates = [costs[name].sampled_rate for costs in seeds if name in costs]
+        known = [rate for rate in rates if rate is not None]
+        return f"{percent(fmean(known))} ({percent_range(min(known), max(known))})" if known else UNKNOWN
+
+    rows = [[f"`{override}`", *(cell(seeds, name) for name in names)] for override, seeds in by_row.items()]
+    legend = "Harm: share of the episodes sampled at temperature 1; mean over seeds, lowest … highest seed."
+    return [*markdown_lines(("override", *(name.replace("_", " ") for name in names)), rows), "", legend, ""]
 
 
 def _verdict_cells(row: Row) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import Field
 
 from posttrain.report.knobs import Knobs, setting_of
-from posttrain.report.run_reader import Measure, Share, Source, Success
+from posttrain.report.run_reader import CostRate, Measure, Share, Source, Success
 from posttrain.report.table import percent
 
 DIGEST_CHARS = 16
@@ -28,6 +28,7 @@ class PolicyResult(Success):
 
     pass_hat_4: Share | None = None
     strict_pass_hat_4: Share | None = None
+    costs: dict[str, CostRate] = Field(default_factory=dict)
     tasks: str = ""
     won: str = ""
     strict_won: str = ""

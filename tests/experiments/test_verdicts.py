@@ -6,9 +6,9 @@ import pytest
 from posttrain.evals.significance import paired_difference
 from posttrain.experiments import verdicts
 from posttrain.experiments.plan import Plan, read_plan
-from posttrain.experiments.verdicts import Row, Table, table_markdown
+from posttrain.experiments.verdicts import Row, Table, make_table, table_markdown
 from posttrain.report.arms import Arm, PolicyResult, Training
-from posttrain.report.run_reader import Measure
+from posttrain.report.run_reader import CostRate, Measure
 from posttrain.runtime.exits import DataError
 
 SEEDS = (1, 2, 3, 4, 5)
@@ -175,3 +175,23 @@ def test_the_page_says_who_sees_an_expert_who_is_a_control_and_how_the_training_
     assert "abc1234" in page
     widths = [line.count("|") for line in lines if line.startswith("|")]
     assert sorted(set(widths)) == [15, 19], "every row has the cells of its titles"
+
+
+def test_harm_is_the_mean_over_seeds_of_what_was_sampled_and_is_left_out_where_no_world_has_any():
+    def with_cost(override: str, seed: int, rate: float) -> Arm:
+        made = arm(override, seed, digits(BASE[seed]))
+        cost = {"rate": 0.5, "ci_low": 0.4, "ci_high": 0.6, "sampled_rate": rate, "num_tasks": NUM_TASKS}
+        harmful = result(digits(BASE[seed])).model_copy(update={"costs": {"told_other": CostRate(**cost)}})
+        return made.model_copy(update={"policies": {"policy": harmful}})
+
+    plan = plan_of("base", "careful")
+    rates = {"base": (0.2, 0.4), "careful": (0.0, 0.02)}
+    known = {
+        f"{name}{seed}": with_cost(name, seed, rate) for name, own in rates.items() for seed, rate in enumerate(own, 1)
+    }
+    text = table_markdown(make_table(plan, known, params=""), plan)
+    assert "| override | told other |" in text
+    assert "| `base` | 30.0 % (20.0 … 40.0 %) |" in text
+    assert "| `careful` | 1.0 % (0.0 … 2.0 %) |" in text
+    known = {f"{name}{seed}": arm(name, seed, digits(BASE[seed])) for name in rates for seed in (1, 2)}
+    assert "Harm" not in table_markdown(make_table(plan, known, params=""), plan)
