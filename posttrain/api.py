@@ -247,7 +247,7 @@ def evaluate_player(
 
 
 def _best_of(picks: RewardModels, evaluated: Sequence[EvaluatedTask], num_samples: int) -> BestOf:
-    """Of the tasks none of whose sampled plays was lost."""
+    """Best of n over the tasks with all of their sampled plays; others had a lost one."""
     whole = [one.samples for one in evaluated if len(one.samples) == num_samples]
     scores_P_K = np.reshape(picks.score([play.token_ids for plays in whole for play in plays]), (-1, num_samples))
     success_P_K = [[play.is_success for play in plays] for plays in whole]
