@@ -293,7 +293,7 @@ def test_the_hours_of_a_setting_are_the_mean_of_its_runs(repository_of_branches,
 def test_a_curve_is_marked_where_a_run_was_gone_on_with_and_a_stage_says_what_it_took(repository_of_branches):
     settings = settings_of(repository_of_branches, "main", *(f"exp/better-seed{seed}" for seed in (1, 2, 3)))
     charts = {chart["title"]: chart["curves"] for chart in drawn_charts(settings)}
-    assert [curve["resumed"] for curve in charts["Reward"]] == [[], [40]]
+    assert [curve["resumed"] for curve in charts["Reward: mean reward"]] == [[], [40]]
     assert [curve["resumed"] for curve in charts["Fine-tuning: loss: dev demonstrations"]] == [[], []]
     stages = dict(stage_differences(settings))
     assert stages["check_params"][0] == (
