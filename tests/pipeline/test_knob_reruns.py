@@ -70,15 +70,15 @@ RUN_AGAIN = {
     "reward": EVALUATIONS | PAIRS | PROCESS | POLICY,
     "generate_data": ALL,
     "validate_data": VALIDATED,
-    "validate_data.drift": set(),
+    "validate_data.drift": {"report"},
     "validate_data.max_quarantine_frac": ALL | {"import_preferences"},
     "prepare_model": BASE,
     "resample_data": RESAMPLED,
     "train_sft": SFT,
     "train_sft.edit_copies": SFT | {"select_edits"},
     "sample_preferences": PAIRS,
-    "sample_preferences.source": PAIRS | {"import_preferences"},
-    "sample_preferences.pairs": PAIRS | {"import_preferences"},
+    "sample_preferences.source": PAIRS | PROCESS | {"import_preferences"},
+    "sample_preferences.pairs": PAIRS | PROCESS | {"import_preferences"},
     "sample_preferences.edit_pairs": SFT | {"select_edits"},  # nobody knows yet that SFT's rows stay
     "train_reward_model": {"train_reward_model", "select_policy_inputs", "report"},
     "train_process_model": PROCESS,  # nobody asked for it, which the plan cannot know
