@@ -74,6 +74,9 @@ def _named(params: Params) -> Iterator[_NamedFiles]:
     yield _NamedFiles(f"world.type: {world}", _own_files(root, world), lambda _, inputs: "world" in inputs.params)
     if (judge := params.reward.judge) and judge.rubric:
         yield _NamedFiles("reward.judge.rubric", (judge.rubric,), lambda _, inputs: "reward" in inputs.params)
+    if function := params.resample_data.keep.function:
+        knob = f"resample_data.keep.function: {function}"
+        yield _NamedFiles(knob, _own_files(root, function), lambda stage, _: stage == "resample_data")
     for name in (extra.name for extra in params.reward.extra):
         yield _NamedFiles(f"reward.extra: {name}", _own_files(root, name), lambda _, inputs: "reward" in inputs.params)
 

@@ -39,3 +39,15 @@ def test_a_file_that_a_knob_names_is_a_declared_input(
     refusal = f"leads to {file}, which is not among the deps of generate_data"
     assert [refusal in line for line in lines] == [True] * bool(file)
     assert undeclared({"generate_data": StageInputs("c", ("other", dep), (section,))}, params) == []
+
+
+def test_a_function_that_keeps_demonstrations_is_a_declared_input(repository: Path, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("ours.py").write_text("")
+    keep = "quality_filter: true\n  keep: {function: 'ours:is_kept'}"
+    text = (repository / "params.yaml").read_text().replace("quality_filter: true", keep, 1)
+    Path("params.yaml").write_text(text)
+    params, stage = load_params(Path("params.yaml")), "resample_data"
+    [(knob, line)] = undeclared({stage: StageInputs("c", ("other",), (stage,))}, params)
+    assert (knob, "leads to ours.py" in line) == ("resample_data.keep.function: ours:is_kept", True)
+    assert undeclared({stage: StageInputs("c", ("ours.py",), (stage,))}, params) == []
