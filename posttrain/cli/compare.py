@@ -1,12 +1,14 @@
 """`posttrain compare` and `dashboard`: branches side by side, with the significance of
-differences."""
+differences. `posttrain drift`: the demonstrations against those of a commit."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from posttrain.cli.command import Commands, add_command
-from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.exits import ConfigurationError, DataError
 
+_SUMMARY = Path("reports/validate_data/summary.json")
 _POINTS = 5.0  # `posttrain.evals.significance.MARGIN`, which takes a while to import
 
 
@@ -32,6 +34,8 @@ def add_compare(commands: Commands) -> None:
     command.add_argument("--md", dest="markdown_file", type=Path, metavar="FILE", help="write a Markdown table")
     command = add_command(commands, "dashboard", dashboard)
     command.add_argument("--port", type=int, default=0, help="of 127.0.0.1; any free one by default")
+    command = add_command(commands, "drift", drift)
+    command.add_argument("revision", nargs="?", default="HEAD", help="commit, branch or tag (%(default)s)")
 
 
 def compare(
@@ -92,3 +96,23 @@ def _write(file: Path | None, text: Callable[[], str]) -> None:
         file.write_text(text(), encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(f"{file} cannot be written: {error.strerror}") from error
+
+
+def drift(revision: str) -> None:
+    """Compare the validated demonstrations with those of a commit: their number, lengths, labels
+    and tools. Exits with 65 where one changed by more than `validate_data.drift` allows."""
+    from posttrain.config.params import load_params
+    from posttrain.data.validation.drift import drift as changes_between
+    from posttrain.data.validation.drift import drift_table
+    from posttrain.pipeline.git import file_at
+
+    if not _SUMMARY.is_file():
+        raise ConfigurationError(f"{_SUMMARY} is not there: run `posttrain run validate_data` first")
+    then = file_at(Path.cwd(), revision, _SUMMARY.as_posix())
+    if then is None:
+        raise ConfigurationError(f"{revision} has no {_SUMMARY} to compare with: commit one, or name another revision")
+    bounds = load_params(Path("params.yaml")).validate_data.drift
+    changes = changes_between(json.loads(then), json.loads(_SUMMARY.read_bytes()), bounds)
+    print(drift_table(changes))
+    if drifted := [change.figure for change in changes if change.is_drift]:
+        raise DataError(f"the demonstrations are not as at {revision}: {', '.join(drifted)} changed beyond the limit")

@@ -18,7 +18,6 @@ from posttrain.cli.command import grouped_help
 from posttrain.cli.compare import add_compare
 from posttrain.cli.debug import add_debug
 from posttrain.cli.demo import add_demo
-from posttrain.cli.drift import add_drift
 from posttrain.cli.evaluate import add_evaluate
 from posttrain.cli.health import add_health
 from posttrain.cli.jobs import add_jobs
@@ -31,7 +30,7 @@ from posttrain.runtime.exits import exit_codes
 from posttrain.runtime.redaction import redact_uncaught
 
 ADD = (
-    *(add_pipeline, add_compare, add_drift, add_health, add_traces, add_debug, add_annotate, add_jobs, add_clean),
+    *(add_pipeline, add_compare, add_health, add_traces, add_debug, add_annotate, add_jobs, add_clean),
     *(add_models, add_check_world, add_train, add_evaluate, add_judge, add_demo),
 )
 GROUPS = {

@@ -9,8 +9,7 @@ import pytest
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy, expert_policy
 from posttrain.types import SPLITS
-from posttrain.worlds.brokerage.domain import COSTS, BrokerageDomain, Goal
-from posttrain.worlds.brokerage.injections import HELD_OUT, TRAINED
+from posttrain.worlds.brokerage.domain import COSTS, HELD_OUT, TRAINED, BrokerageDomain, Goal
 from posttrain.worlds.brokerage.params import BrokerageFlawRates
 from posttrain.worlds.catalog import cost_names, example_params
 from posttrain.worlds.scripts import ScriptedExpert, call, say
