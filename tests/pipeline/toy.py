@@ -8,11 +8,15 @@ import re
 import sqlite3
 import subprocess
 import sys
+import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 from tests.dvc_trees import init_dvc
+
+BUSY_TRIES = 30  # a second apart
 
 DVC_YAML = """
 stages:
@@ -145,14 +149,23 @@ def artifact(home: Path, key: str) -> Any:
 
 def ask(api_url: str, path: str, content: Any = None, *, auth: str = "", **headers: str) -> Any:
     """Answer of a Prefect server to a client with its auth string; with `content`, to a POST of it.
+    A server whose database is busy (503) is asked again, as Prefect's own client does.
     Raises urllib.error.HTTPError."""
     data = None if content is None else json.dumps(content).encode()
     known = {"Authorization": f"Basic {base64.b64encode(auth.encode()).decode()}"} if auth else {}
     request = urllib.request.Request(
         f"{api_url}/{path}", data=data, headers={"Content-Type": "application/json", **known, **headers}
     )
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return json.load(answer)
+    tries_left = BUSY_TRIES
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            tries_left -= 1
+            if error.code != 503 or not tries_left:
+                raise
+            time.sleep(1)
 
 
 def states(home: Path, task: str) -> list[tuple[str, str]]:
