@@ -13,9 +13,9 @@ from typing import Any, Literal, TypeAlias
 
 JsonValue: TypeAlias = "str | int | float | bool | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
 Role = Literal["system", "user", "assistant", "tool"]
-Split = Literal["sft", "rl", "dev", "test", "test_paraphrase"]
+Split = Literal["sft", "rl", "dev", "test", "test_paraphrase", "dev_paraphrase", "test_noisy"]
 
-SPLITS: tuple[Split, ...] = ("sft", "rl", "dev", "test", "test_paraphrase")
+SPLITS: tuple[Split, ...] = ("sft", "rl", "dev", "test", "test_paraphrase")  # every world's; the others are of some
 
 MAX_NUMBER = 1e9  # absolute bound of a number from outside: its square and sums stay exact enough
 

@@ -53,7 +53,7 @@ def evaluate(run: StageRun) -> None:
             record(traced(played, tasks, part=part))
             return played
 
-        tasks = [*read_tasks(TASKS, "test"), *read_tasks(TASKS, "test_paraphrase")]
+        tasks = [task for split in ("test", *settings.beside) for task in read_tasks(TASKS, split)]
         evaluated, summary = evaluate_policy(play, tasks, num_samples=settings.num_samples, by=settings.by, costs=costs)
         summary["processor"] = processor_kind()
         if changed := ChatParameters(run.checkpoint_dir / REFUSED).changed:

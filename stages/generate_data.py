@@ -22,8 +22,7 @@ from posttrain.rollout.openai_policy import OpenAiPolicy
 from posttrain.runtime.endpoint_limits import ChatParameters
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
-from posttrain.types import SPLITS
-from posttrain.worlds.catalog import make_domain, require_expert, tasks_of
+from posttrain.worlds.catalog import make_domain, require_expert, splits_of, tasks_of
 from posttrain.worlds.protocol import Domain
 
 RAW = Path("data/raw")
@@ -31,7 +30,7 @@ RAW = Path("data/raw")
 
 def generate_data(run: StageRun) -> None:
     domain = make_domain(run.params.world)
-    tasks = {split: tasks_of(domain, split, run.params.world) for split in SPLITS}
+    tasks = {split: tasks_of(domain, split, run.params.world) for split in splits_of(domain)}
     params = run.params.generate_data
     bad: Sequence[BadRecord] = ()
     match params.source:
@@ -67,7 +66,7 @@ def generate_data(run: StageRun) -> None:
         case ImportSource() as source:
             rows, bad = _imported(run, source, domain)
     write_jsonl(RAW / "quarantine.jsonl", quarantined(bad))
-    write_tasks(RAW / "tasks.parquet", [task for split in SPLITS for task in tasks[split]])
+    write_tasks(RAW / "tasks.parquet", [task for own in tasks.values() for task in own])
     write_trajectories(RAW / "demonstrations.parquet", rows)
 
 

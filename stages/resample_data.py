@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +34,7 @@ from posttrain.rollout.policy import expert_policy
 from posttrain.runtime.exits import DataError
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
-from posttrain.types import SPLITS, Task, Trajectory
+from posttrain.types import Split, Task, Trajectory
 from posttrain.worlds.catalog import make_domain, require_expert, require_regeneration
 
 BASE = Path("data/models/base")
@@ -208,7 +209,7 @@ def _new_rows(run: StageRun, points: Sequence[Point], core: Selected) -> Iterato
         reasoning_frac=params.generate_data.reasoning_frac,
     )
     new_tasks = require_regeneration(domain, needed_by=SMOTE)
-    held_out = read_tasks(TASKS, *(split for split in SPLITS if split != "sft"))
+    held_out = read_tasks(TASKS, *(split for split in get_args(Split) if split != "sft"))
     asked = {opening_text(messages) for messages in core}
     with open_traces(run.full_name, key=run.key, params=params) as record:
 

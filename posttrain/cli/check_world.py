@@ -27,6 +27,7 @@ def check_world(name: str, params: Path | None, num_tasks: int, as_json: bool) -
     every tool, and print for each rule whether it holds. Exits with 65 where one is broken."""
     from posttrain.world_check.check import check_world as check
     from posttrain.world_check.tasks import counts_of
+    from posttrain.worlds.catalog import splits_of
 
     if num_tasks < 1:
         raise ConfigurationError(f"--num-tasks is {num_tasks}; a task of each split must be played: give 1 or more")
@@ -34,7 +35,7 @@ def check_world(name: str, params: Path | None, num_tasks: int, as_json: bool) -
     section = section_of(name, settings)
     domain = domain_of(section)
     rule, whose = reward_of(domain, settings, (params or PARAMS).name)
-    checked = check(lambda: domain_of(section), counts_of(section, num_tasks), rule, section=section)
+    checked = check(lambda: domain_of(section), counts_of(section, num_tasks, splits_of(domain)), rule, section=section)
     broken = [finding for finding in checked.findings if finding.state == "FAILED"]
     record = {**asdict(checked), "reward": whose, "is_kept": not broken}
     print(json.dumps(record, indent=2, ensure_ascii=False) if as_json else page(checked, whose))

@@ -6,12 +6,12 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from posttrain.cli.command import Commands, add_command, add_world_arguments, load_asked_world
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.state import STATE_DIR, private_folder
-from posttrain.types import SPLITS, Split, Task, Trajectory
+from posttrain.types import Split, Task, Trajectory
 
 if TYPE_CHECKING:
     from posttrain.api import World
@@ -26,7 +26,7 @@ def add_evaluate(commands: Commands) -> None:
     command.add_argument("model", help="a folder, a name of the hub, or with --endpoint as the endpoint calls it")
     add_world_arguments(command, is_required=True)
     command.add_argument("--endpoint", action="store_true", help="the model is behind OPENAI_BASE_URL")
-    command.add_argument("--split", choices=SPLITS, default="test", help="whose tasks (test)")
+    command.add_argument("--split", choices=get_args(Split), default="test", help="whose tasks (test)")
     command.add_argument("--num-tasks", type=int, default=100, help="of the split (100, or all there are)")
     command.add_argument("--num-samples", type=int, default=4, help="plays at temperature 1 of each, for pass^k (4)")
     command.add_argument(

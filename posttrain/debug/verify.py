@@ -12,7 +12,7 @@ from posttrain.debug.player import Player
 from posttrain.rollout.play_on import Branch, Fork
 from posttrain.runtime.exits import ConfigurationError
 
-FORBIDDEN_SPLITS = ("test", "test_paraphrase")
+FORBIDDEN_SPLITS = ("test", "test_paraphrase", "test_noisy")
 
 
 def verify(

@@ -23,5 +23,6 @@ class OpenAiTeacher(Section):
 
 class EvaluateParams(Section):
     by: list[str]
+    beside: list[Literal["dev", "dev_paraphrase", "test_paraphrase", "test_noisy"]]
     teacher: Annotated[ExpertTeacher | OpenAiTeacher, Field(discriminator="type")]
     num_samples: Annotated[int, Field(ge=4, le=100_000, description=SLIP)]  # for pass^4

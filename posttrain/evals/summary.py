@@ -92,7 +92,8 @@ def summarise(
     evaluated: Sequence[EvaluatedTask], *, num_samples: int, by: Sequence[str], costs: Sequence[str]
 ) -> dict[str, Any]:
     """The content of `<policy>.json`. Tasks of the split `test` count unless their greedy episode
-    was aborted (`num_lost` were); those of `test_paraphrase` are under `paraphrase`.
+    was aborted (`num_lost` were); those of other splits are under `beside` by their split, and of
+    `test_paraphrase` under `paraphrase`, too.
 
     `strict_success_rate` and `success_rate` (also as `end_to_end_success`), each with its interval
     (`strict_ci_low`, `ci_low`, …), Wilson's at `ci_level`; `pass_hat_k` and `strict_pass_hat_k` for
@@ -103,7 +104,11 @@ def summarise(
     rates for each value of each label that is named. Raises ValueError where there is no test task.
     """
     test = [one for one in evaluated if one.task.split == "test" and not one.greedy.is_aborted]
-    paraphrase = [one for one in evaluated if one.task.split == "test_paraphrase" and not one.greedy.is_aborted]
+    others: dict[str, list[EvaluatedTask]] = {}
+    for one in evaluated:
+        if one.task.split != "test" and not one.greedy.is_aborted:
+            others.setdefault(one.task.split, []).append(one)
+    beside = {split: _success(own) for split, own in others.items()}
     samples = [[sample.is_success for sample in one.samples] for one in test]
     strict_samples = [[sample.is_strict_success for sample in one.samples] for one in test]
     failures = Counter(one.greedy.outcome.failure for one in test if one.greedy.outcome and one.greedy.outcome.failure)
@@ -126,7 +131,8 @@ def summarise(
         "turns_mean": _mean([len(agent_messages(one.greedy)) for one in test]),
         "failures": dict(failures.most_common()),
         "by": {label: _success_by(label, test) for label in by},
-        "paraphrase": _success(paraphrase) if paraphrase else None,
+        "paraphrase": beside.get("test_paraphrase"),
+        "beside": beside,
     }
 
 

@@ -91,8 +91,9 @@ class CostRate(Source):
 class Evaluation(Success):
     """`reports/evaluate/<policy>.json`. `pass_hat_4` is None where no task has four episodes that
     were not aborted, and `paraphrase` where that split is empty. `failures` counts the classes that
-    occurred, `scores` are those that the world gave, by name; `num_lost` aborted episodes count
-    nowhere. `processor` is the kind that computed it."""
+    occurred, `scores` are those that the world gave, by name; `beside` has the rates of the other
+    splits that were played; `num_lost` aborted episodes count nowhere. `processor` is the kind that
+    computed it."""
 
     pass_hat_4: Share | None
     strict_pass_hat_4: Share | None
@@ -104,6 +105,7 @@ class Evaluation(Success):
     failures: dict[str, int]
     by: dict[str, dict[str, Success]]
     paraphrase: Success | None
+    beside: dict[str, Success] = {}
     processor: str = ""
 
 

@@ -25,9 +25,9 @@ CHILD_TIMEOUT_S = 600
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # function names that OpenAI's API accepts
 
 
-def counts_of(world: WorldParams, num_tasks: int) -> dict[Split, int]:
+def counts_of(world: WorldParams, num_tasks: int, splits: Sequence[Split] = SPLITS) -> dict[Split, int]:
     """The number of tasks to check of each split: `num_tasks`, or as many as the section has."""
-    return {split: min(num_tasks, getattr(world, f"num_{split.removesuffix('_paraphrase')}_tasks")) for split in SPLITS}
+    return {split: min(num_tasks, getattr(world, f"num_{split.partition('_')[0]}_tasks")) for split in splits}
 
 
 def list_tasks(domain: Domain, counts: Mapping[Split, int]) -> dict[Split, list[Task]]:

@@ -14,14 +14,21 @@ from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.import_by_name import load_named
 from posttrain.runtime.limits import reason
 from posttrain.runtime.plain_yaml import load_yaml
-from posttrain.types import Split, Task
+from posttrain.types import SPLITS, Split, Task
 from posttrain.worlds.bfcl.params import BfclParams
 from posttrain.worlds.brokerage.params import BrokerageParams
 from posttrain.worlds.grading import CONSENT, GENERAL_SCORES
 from posttrain.worlds.gymnasium.params import GymnasiumParams
 from posttrain.worlds.http_env.params import HttpEnvParams
 from posttrain.worlds.params import OwnWorldParams, WorldParams
-from posttrain.worlds.protocol import CostlyDomain, Domain, ExpertDomain, RegeneratingDomain, ScoringDomain
+from posttrain.worlds.protocol import (
+    CostlyDomain,
+    Domain,
+    ExpertDomain,
+    PhrasedDomain,
+    RegeneratingDomain,
+    ScoringDomain,
+)
 from posttrain.worlds.stocks.params import StocksParams
 from posttrain.worlds.tau2.params import Tau2Params
 from posttrain.worlds.toy.params import ToyParams
@@ -133,10 +140,15 @@ def cost_names(domain: Domain) -> Sequence[str]:
     return tuple(dict.fromkeys((CONSENT, *(domain.costs if isinstance(domain, CostlyDomain) else ()))))
 
 
+def splits_of(domain: Domain) -> tuple[Split, ...]:
+    """Every world's splits, and this one's own."""
+    return (*SPLITS, *(domain.more_splits if isinstance(domain, PhrasedDomain) else ()))
+
+
 def tasks_of(domain: Domain, split: Split, world: WorldParams, *, at_most: int | None = None) -> list[Task]:
-    """The tasks of a split: as many as the world's section says, or `at_most`. The paraphrased
-    split is as large as the test, or empty. Raises ConfigurationError."""
-    knob = f"num_{split.removesuffix('_paraphrase')}_tasks"
+    """The tasks of a split: as many as the world's section says, or `at_most`. `test_paraphrase`
+    and `test_noisy` are as large as the test, or empty. Raises ConfigurationError."""
+    knob = f"num_{split.partition('_')[0]}_tasks"
     count = getattr(world, knob)
     try:
         return domain.tasks(split, count if at_most is None else min(at_most, count))

@@ -97,6 +97,13 @@ class Domain(Protocol):
 
 
 @runtime_checkable
+class PhrasedDomain(Domain, Protocol):
+    """A domain with splits besides those of `SPLITS`: more phrasings of its dev and test tasks."""
+
+    more_splits: Sequence[Split]
+
+
+@runtime_checkable
 class ScoringDomain(Domain, Protocol):
     """A domain whose outcomes have scores besides the general ones (`grading.GENERAL_SCORES`)."""
 

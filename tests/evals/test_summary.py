@@ -78,6 +78,12 @@ def test_the_paraphrased_split_is_beside_and_never_in_the_numbers():
     paraphrase = summary["paraphrase"]
     assert (paraphrase["success_rate"], paraphrase["num_tasks"]) == (0.0, 1)
     assert (paraphrase["ci_low"], paraphrase["ci_high"]) == (0.0, 0.793451)
+    noisy = summary_of(both + tasks("tool_selection", split="test_noisy"), [GOOD, BAD, GOOD], [GOOD] * 4)
+    assert noisy["paraphrase"] == paraphrase
+    assert {split: one["success_rate"] for split, one in noisy["beside"].items()} == {
+        "test_paraphrase": 0.0,
+        "test_noisy": 1.0,
+    }
 
 
 def test_a_record_holds_what_a_reader_needs_of_a_failure():

@@ -99,7 +99,7 @@ def test_the_teacher_succeeds_on_every_held_out_task(stage):
     evaluate(
         make(
             "teacher",
-            evaluate={"teacher": {"type": "expert"}, "num_samples": 4, "by": ["kind"]},
+            evaluate={"teacher": {"type": "expert"}, "num_samples": 4, "by": ["kind"], "beside": ["test_paraphrase"]},
         )
     )
     report = json.loads(Path("reports/evaluate/teacher.json").read_text(encoding="utf-8"))
@@ -141,7 +141,12 @@ def test_a_model_behind_an_endpoint_demonstrates_and_is_asked_once(stage, endpoi
 def test_a_model_behind_an_endpoint_is_the_bar_to_reach(stage, endpoint):
     make, _ = stage
     generate_data(make())
-    settings = {"teacher": {"type": "openai", "model": "big", "max_new_tokens": 200}, "num_samples": 4, "by": ["kind"]}
+    settings = {
+        "teacher": {"type": "openai", "model": "big", "max_new_tokens": 200},
+        "num_samples": 4,
+        "by": ["kind"],
+        "beside": ["test_paraphrase"],
+    }
     evaluate(make("teacher", evaluate=settings))
     report = json.loads(Path("reports/evaluate/teacher.json").read_text(encoding="utf-8"))
     assert report["success_rate"] < 0.5

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 from posttrain.data.importing.fields import SCORES, SPELLINGS, Fields, from_json, refuse_lone_surrogates, without_nulls
 from posttrain.data.importing.messages import read_messages
@@ -21,7 +21,7 @@ from posttrain.data.schemas import (
     trajectory_columns,
     trajectory_from_columns,
 )
-from posttrain.types import SPLITS, Message, Outcome, StopReason, Trajectory, Turn, number
+from posttrain.types import Message, Outcome, Split, StopReason, Trajectory, Turn, number
 
 MAX_ID_CHARS = 512
 UNKNOWN_TOOLS: tuple[Mapping[str, Any], ...] = ({"type": "unknown"},)  # placeholder until the whole file is read
@@ -172,8 +172,8 @@ def _entities(record: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _split(value: Any) -> Any:
-    if value is not None and value not in SPLITS:
-        raise ValueError(f"its split is {str(value)[:80]!r}, none of {', '.join(SPLITS)}")
+    if value is not None and value not in get_args(Split):
+        raise ValueError(f"its split is {str(value)[:80]!r}, none of {', '.join(get_args(Split))}")
     return value or "sft"
 
 

@@ -21,7 +21,7 @@ from posttrain.data.validation.flat import bool_array
 
 # besides what Unicode calls controls: selectors and fillers that have no shape of their own
 _IGNORED = r"[\s\pP\pZ\pC\p{So}\p{Sk}\x{034F}\x{115F}\x{1160}\x{3164}\x{FE00}-\x{FE0F}]+"
-HELD_OUT_SPLITS = ("dev", "test", "test_paraphrase")
+HELD_OUT_SPLITS = ("dev", "test", "test_paraphrase", "dev_paraphrase", "test_noisy")
 TASK_COLUMNS = ("task_id", "split", "messages", "entities")
 MIN_BYTES = 12  # of UTF-8, four Han characters or twelve letters; shorter texts must be equal
 MIN_FRAC = 0.5  # of the outer text

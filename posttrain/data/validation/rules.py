@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from posttrain.data.validation.calls import check_calls
 from posttrain.data.validation.conversations import conversation_digests, digests, has_no_special_tokens, is_first
 from posttrain.data.validation.flat import FlatTables, TableName, bool_array, flatten, with_columns
 from posttrain.data.validation.leakage import HeldOut, check_leaks
-from posttrain.types import SPLITS, StopReason
+from posttrain.types import Split, StopReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def rules(*, max_tokens: int) -> tuple[Rule, ...]:
     return (
         row("unique_id", "is_first_id", "has an id that no earlier trajectory has"),
         row("no_duplicate", "is_first_conversation", "is a conversation that no earlier trajectory is"),
-        row("known_split", "split", "belongs to a known split", values=SPLITS),
+        row("known_split", "split", "belongs to a known split", values=get_args(Split)),
         row("known_stop_reason", "stop_reason", "ended for a known reason", values=tuple(StopReason)),
         row("roles_alternate", "roles_alternate", roles),
         row("length_limit", "tokens_estimate", length, limit=max_tokens),

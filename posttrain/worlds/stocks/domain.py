@@ -16,7 +16,7 @@ from posttrain.worlds.stocks.codes import MARKETS_AS_SIDES
 from posttrain.worlds.stocks.fields import FIELDS, MIXED_UP, Field, read_result
 from posttrain.worlds.stocks.market import Market
 from posttrain.worlds.stocks.params import StocksParams
-from posttrain.worlds.stocks.phrasing import REPLIES
+from posttrain.worlds.stocks.phrasing import GROUPS, REPLIES, drawn, group_of
 from posttrain.worlds.stocks.questions import Question, draw_question
 from posttrain.worlds.stocks.references import Directory
 from posttrain.worlds.stocks.tasks import POLICY_TEXT, TaskDraft, combine
@@ -97,6 +97,7 @@ class StocksDomain(LookupDomain):
     """Drawing the companies takes a quarter of a second; prices are drawn when asked for."""
 
     name = "stocks"
+    more_splits: Sequence[Split] = ("dev_paraphrase", "test_noisy")
     handbook = StocksHandbook()
     separator = "/"
 
@@ -104,7 +105,7 @@ class StocksDomain(LookupDomain):
         super().__init__(world, flaw_rates_of(world.flaw_rates, _KNOB_OF_FLAW))
         self._params = world
         self._market = Market(world.seed)
-        self._directory = Directory(self._market)
+        self._directory = Directory(self._market, world.num_wordings)
         self.tools: Mapping[str, Tool] = stock_tools(self._market)
 
     def weights(self, split: Split) -> dict[Cell, int]:
@@ -120,11 +121,15 @@ class StocksDomain(LookupDomain):
         return {cell: 6 // len(_MARKETS[cell.kind]) for cell in cells}  # kinds are equal, and within each its markets
 
     def make(self, cell: Cell, split: Split, rng: random.Random, *, template: str | None = None) -> Task:
-        is_paraphrase = split == "test_paraphrase"
-        drawn = None if template else draw_question(cell, rng, is_paraphrase=is_paraphrase)
-        question = drawn or Question.from_template(str(template))
+        if template:
+            question = Question.from_template(template)
+        else:
+            group = rng.choice(GROUPS[split]) if split == "test_noisy" else group_of(split)
+            question = draw_question(cell, rng, group=group, num_wordings=self._params.num_wordings)
         draft = TaskDraft(self._directory, self.tools, question, cell, split=split, rng=rng).draft()
         return task_of(draft, cell, MARKETS_AS_SIDES.label, split=split, template=question.template, system=POLICY_TEXT)
 
     def side_reply(self, task: Task) -> str:
-        return REPLIES[task.labels["language"], task.labels["market"]][task.split == "test_paraphrase"]
+        wordings = REPLIES[task.labels["language"], task.labels["market"]]
+        texts = wordings.of(group_of(task.split), self._params.num_wordings)
+        return drawn(texts, random.Random(task.task_id))

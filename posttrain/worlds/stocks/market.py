@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 from posttrain.types import Split
 from posttrain.worlds.stocks.bars import Bars, draw_bars, trading_days
@@ -106,7 +106,7 @@ class Market:
 
     def companies_of(self, split: Split) -> tuple[Company, ...]:
         """The companies that only this split's tasks may be about."""
-        return self._splits["test" if split == "test_paraphrase" else split]
+        return self._splits[cast(Split, split.partition("_")[0])]
 
     def look_up(self, code: str) -> tuple[Company, Listing]:
         """The company and the listing of a canonical code. Raises ToolError where there is none."""

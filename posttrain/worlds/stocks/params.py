@@ -30,6 +30,7 @@ class StocksParams(WorldParams):
     )
     type: Literal["stocks"]
     max_difficulty: Annotated[int, Field(ge=1, le=3)]
+    num_wordings: Annotated[int, Field(ge=1, le=6, default=1)]
     languages: Annotated[list[Literal["zh", "en"]], Field(min_length=1, default_factory=lambda: ["zh", "en"])]
     flaw_rates: StocksFlawRates
 

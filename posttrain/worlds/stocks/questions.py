@@ -25,7 +25,7 @@ from posttrain.worlds.stocks.fields import (
     RATIOS,
     VOLUMES,
 )
-from posttrain.worlds.stocks.phrasing import FRAMES
+from posttrain.worlds.stocks.phrasing import FRAMES, Group
 
 # How the company is named: by code; with its market said outright or by exchange or currency; under
 # two spellings of which one is unknown; without any word on the market (it is listed in one only);
@@ -40,13 +40,12 @@ class Question:
     family: str
     field: str
     reference: Reference
-    phrase: int
-    is_paraphrase: bool
+    group: Group
+    phrase: int  # the frame's index in the group
 
     @property
     def template(self) -> str:
-        wording = "paraphrase" if self.is_paraphrase else "plain"
-        return f"{self.family}/{self.field}/{self.reference}/{wording}{self.phrase}"
+        return f"{self.family}/{self.field}/{self.reference}/{self.group}{self.phrase}"
 
     @property
     def is_comparison(self) -> bool:
@@ -55,8 +54,8 @@ class Question:
     @classmethod
     def from_template(cls, template: str) -> "Question":
         family, field, reference, phrase = template.split("/")
-        number = phrase.removeprefix("plain").removeprefix("paraphrase")
-        return cls(family, field, cast(Reference, reference), int(number), phrase.startswith("paraphrase"))
+        group = phrase.rstrip("0123456789")
+        return cls(family, field, cast(Reference, reference), cast(Group, group), int(phrase.removeprefix(group)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +137,9 @@ def menu(cell: Cell) -> tuple[Choice, ...]:
     return _STOPS if cell.side == "none" else _MENU[cell.kind, cell.difficulty]
 
 
-def draw_question(cell: Cell, rng: random.Random, *, is_paraphrase: bool) -> Question:
+def draw_question(cell: Cell, rng: random.Random, *, group: Group, num_wordings: int) -> Question:
     """One question of a cell's menu in one of its phrasings."""
     choices = menu(cell)
     (choice,) = rng.choices(choices, weights=[choice.weight for choice in choices])
-    num_phrases = len(FRAMES[choice.family, cell.language][is_paraphrase])
-    return Question(
-        choice.family, rng.choice(choice.fields), choice.reference, rng.randrange(num_phrases), is_paraphrase
-    )
+    num_phrases = len(FRAMES[choice.family, cell.language].of(group, num_wordings))
+    return Question(choice.family, rng.choice(choice.fields), choice.reference, group, rng.randrange(num_phrases))

@@ -9,7 +9,7 @@ from posttrain.worlds.lookups.gold import GoldCall
 from posttrain.worlds.stocks.codes import MARKETS, MARKETS_AS_SIDES, MarketName
 from posttrain.worlds.stocks.market import Company, Listing, Market
 from posttrain.worlds.stocks.names import BRAND_WORDS, INDUSTRIES, name_key
-from posttrain.worlds.stocks.phrasing import BOTH, CUES
+from posttrain.worlds.stocks.phrasing import BOTH, cues, drawn
 from posttrain.worlds.stocks.questions import Question, Reference
 
 # of the companies that a cue names; the trap lies in Hong Kong
@@ -31,8 +31,8 @@ class Mention:
 class Directory:
     """Draws companies of a split and says how they are named."""
 
-    def __init__(self, market: Market) -> None:
-        self.market = market
+    def __init__(self, market: Market, num_wordings: int) -> None:
+        self.market, self.num_wordings = market, num_wordings
         self._pools: dict[tuple[Split, MarketName, bool], Sequence[Company]] = {}
         self._taken = {name_key(name) for company in market.companies for name in (company.name_en, company.aliases[0])}
 
@@ -70,7 +70,8 @@ class Directory:
             case "no_cue":
                 return Mention(name, (search,) if market == "a" else (search_call("a", name), search), forms)
             case "both":
-                return Mention(BOTH[language][question.is_paraphrase].format(n=name), (search,), forms)
+                words = drawn(BOTH[language,].of(question.group, self.num_wordings), rng)
+                return Mention(words.format(n=name), (search,), forms)
             case "cue" | "indirect":
                 return Mention(self._cued(question, language, market, name, rng), (search,), forms)
         return Mention(name, (search,), forms)
@@ -86,7 +87,7 @@ class Directory:
 
     def _cued(self, question: Question, language: str, market: MarketName, name: str, rng: random.Random) -> str:
         style = "indirect" if question.reference == "indirect" else "cue"
-        return rng.choice(CUES[style, language, market][question.is_paraphrase]).format(n=name)
+        return rng.choice(cues(style, language, market).of(question.group, self.num_wordings)).format(n=name)
 
     def _name(self, company: Company, language: str, rng: random.Random) -> str:
         short_zh, long_en = company.aliases

@@ -11,7 +11,8 @@ from posttrain.worlds.lookups.schedule import Cell, Draft, offered
 from posttrain.worlds.stocks.codes import MARKETS_AS_SIDES, MarketName
 from posttrain.worlds.stocks.fields import AVERAGES, FIELDS, PRICES, Field
 from posttrain.worlds.stocks.market import Company
-from posttrain.worlds.stocks.phrasing import FIELD_WORDS, FRAMES, PURPOSE_WORDS, endings
+from posttrain.worlds.stocks.noise import chatty, misspelt
+from posttrain.worlds.stocks.phrasing import FIELD_WORDS, FRAMES, GROUPS, PURPOSE_WORDS, drawn, endings
 from posttrain.worlds.stocks.questions import Question
 from posttrain.worlds.stocks.references import Directory, Mention, search_call
 from posttrain.worlds.tools import Tool
@@ -193,8 +194,12 @@ class TaskDraft:
 
     def _words(self, field: str | None = None) -> str:
         """The name of a field; where a tool must be found, what it is good for."""
-        words = PURPOSE_WORDS if self._cell.kind == "tool_retrieval" else FIELD_WORDS
-        return words[field or self._question.field][self._cell.language][self._question.is_paraphrase]
+        table = PURPOSE_WORDS if self._cell.kind == "tool_retrieval" else FIELD_WORDS
+        language = self._cell.language
+        spoken = {"zh": "en", "en": "zh"}[language] if self._question.group == "mixed" else language
+        options = table[field or self._question.field, spoken].of(self._question.group, self._directory.num_wordings)
+        words = drawn(options, self._rng)
+        return misspelt(words, language, self._rng) if self._question.group == "misspelt" else words
 
     def _call(self, mention: Mention, side: MarketName) -> GoldCall:
         """A moving average may be asked for alone or with the usual ones; what is usual may be
@@ -224,9 +229,12 @@ class TaskDraft:
 
     def _finish(self, gold: Gold, companies: Sequence[Company], **words: str) -> Draft:
         question = self._question
-        sentences = FRAMES[question.family, self._cell.language][question.is_paraphrase]
+        sentences = FRAMES[question.family, self._cell.language].of(question.group, self._directory.num_wordings)
         tools = _offer(list(self._tools), {call.name for call in gold.calls}, question.field, self._rng)
         text = sentences[question.phrase].format(**words)
+        is_noisy = question.group in GROUPS["test_noisy"]
+        if question.group == "chatty" or (is_noisy and "f" not in words):  # nothing to misspell but a name
+            text = chatty(text, self._cell.language, self._rng)
         return Draft(text, tuple(company.company_id for company in companies), tools, gold)
 
 

@@ -2,6 +2,7 @@
 into another."""
 
 import functools
+import random
 import subprocess
 import sys
 from collections import Counter
@@ -20,7 +21,8 @@ from posttrain.worlds.lookups.schedule import KINDS
 from posttrain.worlds.scripts import ScriptedExpert, say
 from posttrain.worlds.stocks.codes import MARKETS_AS_SIDES
 from posttrain.worlds.stocks.domain import StocksDomain, StocksHandbook
-from posttrain.worlds.stocks.phrasing import FRAMES
+from posttrain.worlds.stocks.noise import misspelt
+from posttrain.worlds.stocks.phrasing import _CUES, BOTH, FIELD_WORDS, FRAMES, GROUPS, PURPOSE_WORDS, REPLIES
 from posttrain.worlds.stocks.tasks import POLICY_TEXT
 from tests.limits import limits_of
 from tests.worlds_of import stocks_params
@@ -91,7 +93,7 @@ def has_occasion(task, knob):
 # Who can do it
 
 
-@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("split", [*SPLITS, "dev_paraphrase", "test_noisy"])
 def test_the_gold_expert_succeeds_strictly_on_every_task_of_every_difficulty_within_six_turns(hard, split):
     tasks = first(hard, split, 360)
     for trajectory, task in zip(play_expert(hard, tasks), tasks, strict=True):
@@ -158,10 +160,42 @@ def test_splits_share_no_company_no_text_and_no_id(hard):
 
 
 def test_the_paraphrases_share_no_sentence_with_the_other_splits(hard):
-    assert not any(set(plain) & set(other) for (family, _), (plain, other) in FRAMES.items() if family != "ending")
     assert {task.labels["kind"] for task in first(hard, "test_paraphrase", 40)} == set(KINDS)
     assert all("/paraphrase" in task.template for task in first(hard, "test_paraphrase", 100))
     assert all("/plain" in task.template for split in ("sft", "rl", "dev", "test") for task in first(hard, split, 100))
+
+
+def test_no_wording_is_used_both_in_training_and_in_a_paraphrased_split():
+    tables = (FIELD_WORDS, PURPOSE_WORDS, FRAMES, BOTH, REPLIES, _CUES)
+    by_key = [(key, one) for table in tables for key, one in table.items() if key[0] != "ending"]
+    for key, one in by_key:
+        groups = [one.of("plain", 6), one.dev, one.test]
+        assert not any(set(a) & set(b) for a, b in combinations(groups, 2)), key
+        assert len(set(groups[0])) == len(one.usual) + len(one.more) >= 4, key
+    assert min(len(one.more) for table in (FIELD_WORDS, PURPOSE_WORDS) for one in table.values()) == 5
+
+
+def test_more_wordings_are_more_texts_and_the_paraphrased_splits_stay():
+    few, many = (StocksDomain(stocks_params(num_wordings=number)) for number in (1, 6))
+    for split, is_same in (("sft", False), ("test", False), ("test_paraphrase", True), ("dev_paraphrase", True)):
+        one, other = ({task.messages[1].content for task in domain.tasks(split, 200)} for domain in (few, many))
+        assert (one == other) is is_same, split
+    frames = [{task.template.rpartition("/")[2] for task in domain.tasks("sft", 400)} for domain in (few, many)]
+    assert "plain8" in frames[1]
+    assert "plain8" not in frames[0]  # no family has so many usual ones
+
+
+def test_noise_changes_words_and_never_the_name_the_code_or_the_number(usual):
+    tasks = usual.tasks("test_noisy", 300)
+    assert {task.template.rpartition("/")[2].rstrip("0123456789") for task in tasks} == set(GROUPS["test_noisy"])
+    for task in tasks:
+        text, gold = task.messages[1].content, gold_of(task)
+        named = [value for call in gold.calls if not call.holds_answer for value in call.arguments["name"]]
+        codes = [value for call in gold.calls for value in call.arguments.get("code", ())]
+        assert not gold.calls or any(str(value) in text for value in (*named, *codes)), text
+    assert misspelt("current price", "en", random.Random(1)) == "curernt price"
+    assert misspelt("市盈率", "zh", random.Random(1)) in ("市赢率", "市盈律")
+    assert misspelt("PE", "en", random.Random(1)) == "PE"
 
 
 def test_a_longer_list_begins_with_the_shorter_and_another_process_makes_the_same(usual):
