@@ -226,7 +226,9 @@ class Trajectory:
     `mask` where the agent wrote the token, and its log-probability there (0.0 elsewhere). All three
     are empty for a text-only policy. `outcome` is the world's grade, None where there is none: the
     episode was aborted, or came from elsewhere. `scores` and `reward` are by params.yaml, absent
-    until scored. `policy_version` is the first turn's; `turns` has each one's. `failure` says what
+    until scored. `window_starts` are the indices of the tokens at which the agent read the
+    conversation anew with older turns left out (`agent.memory`): no token looks back over one.
+    `policy_version` is the first turn's; `turns` has each one's. `failure` says what
     happened where `stop_reason` is one of ABORTED. `num_forks` counts how often the agent's own
     program went on from another conversation than it had been given; all else is of the last one.
     """
@@ -242,6 +244,7 @@ class Trajectory:
     scores: Mapping[str, float] = field(default_factory=dict)
     reward: float | None = None
     turns: tuple[Turn, ...] = ()
+    window_starts: tuple[int, ...] = ()
     num_forks: int = 0
     failure: str = ""
     outcome: Outcome | None = None

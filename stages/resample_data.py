@@ -30,6 +30,7 @@ from posttrain.models.loading import load_codec, load_model
 from posttrain.models.row_losses import row_losses
 from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.rollout.episodes import run_episodes
+from posttrain.rollout.memory import window_rows
 from posttrain.rollout.policy import expert_policy
 from posttrain.runtime.exits import DataError
 from posttrain.traces.values import traced
@@ -109,13 +110,15 @@ def _scan(run: StageRun, codec: ChatCodec) -> _Scan:
     is_kept = keeper(params.keep, (one.as_py() for one in rewards))
     for batch in ParquetBatches(SOURCE, TRAJECTORIES_SCHEMA):
         rows = rows_from_table(batch)
-        for row, tokens in zip(rows, codec.encode_rows(row.conversation for row in rows), strict=True):
+        windows = [window_rows(row, run.params.agent.memory) for row in rows]
+        tokens = iter(codec.encode_rows(one.conversation for of_row in windows for one in of_row))
+        for row, of_row in zip(rows, windows, strict=True):
             position = len(scan.cells)
             scan.cells.append(sys.intern(cell_of(row, params.cells)))
             found = mistakes(
                 row.trajectory.messages,
                 row.trajectory.stop_reason,
-                num_tokens=len(tokens.input_ids),
+                num_tokens=max(len(next(tokens).input_ids) for _ in of_row),
                 max_turns=run.params.agent.max_turns,
                 max_context_tokens=run.params.agent.max_context_tokens,
                 read_only=read_only,

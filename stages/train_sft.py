@@ -13,6 +13,7 @@ from posttrain.data.schemas import TrajectoryRow, read_tasks, read_trajectories
 from posttrain.models.loading import load_codec
 from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.rollout.episodes import demonstrate
+from posttrain.rollout.memory import window_rows
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
 from posttrain.tracking.wandb_sink import wandb_sinks
@@ -33,6 +34,9 @@ def train_sft(run: StageRun) -> None:
         demonstrations += [edit.sft_row(tools) for edit in edits] * params.train_sft.edit_copies
     dev = [row for row in read if row.split == "dev"] or _played(run)
 
+    demonstrations, dev = (
+        [one for row in rows for one in window_rows(row, params.agent.memory)] for rows in (demonstrations, dev)
+    )
     codec, model = load_codec(BASE), load_trainable(BASE, params.model, seed=params.seed)
     with open_run(
         run.checkpoint_dir,

@@ -34,7 +34,7 @@ from posttrain.train.params import (
     TrainRewardModelParams,
     TrainSftParams,
 )
-from posttrain.train.policy_params import TrainPolicyParams
+from posttrain.train.policy_params import PairParams, TrainPolicyParams
 from posttrain.worlds.catalog import World
 
 
@@ -124,6 +124,7 @@ def parse_params(content: Any, *, source: str) -> Params:
 def _contradictions(params: Params) -> Iterator[Problem]:
     """Contradictions between sections; each section refuses its own."""
     world, preferences = params.world, params.sample_preferences
+    has_memory = params.agent.memory.type != "none"
 
     if preferences.num_tasks > world.num_rl_tasks:
         reason = f"world.num_rl_tasks is only {world.num_rl_tasks}, and preferences are sampled on the rl split"
@@ -132,7 +133,9 @@ def _contradictions(params: Params) -> Iterator[Problem]:
         )
     for section, algorithm in params.train_policy.online.items():
         yield from _online_contradictions(params, f"train_policy.{section}", algorithm)
-    if params.validate_data.max_tokens > (context := params.agent.max_context_tokens):
+    if has_memory:
+        yield from _memory_contradictions(params.train_policy)
+    if params.validate_data.max_tokens > (context := params.agent.max_context_tokens) and not has_memory:
         reason = f"agent.max_context_tokens is {context}: no episode could hold such demonstrations"
         remedy = "Lower it or raise agent.max_context_tokens"
         yield _contradiction("validate_data.max_tokens", params.validate_data.max_tokens, reason, remedy)
@@ -147,6 +150,22 @@ def _contradictions(params: Params) -> Iterator[Problem]:
     if params.agent.max_new_tokens < (needed := getattr(world, "num_answer_tokens", 1)):
         reason = f"the world {world.type} asks for messages of {needed} tokens, which would be cut off"
         yield _contradiction("agent.max_new_tokens", params.agent.max_new_tokens, reason, f"Raise it to {needed}")
+
+
+def _memory_contradictions(params: TrainPolicyParams) -> Iterator[Problem]:
+    """The choices that take an episode for one row, which with a memory is one for each window."""
+    remedy = "Set agent.memory.type to none, or choose another"
+    for section, phase in params.phases.items():
+        needs = [phase.type] if isinstance(phase, PairParams) else []
+        if isinstance(phase, OnlineParams):
+            needs += [phase.credit.type] if phase.credit.type in ("gae", "process_model") else []
+            needs += [phase.join.type] if phase.join.type != "none" else []
+        for name in needs:
+            reason = "agent.memory cuts an episode into context windows, and this takes it as one row"
+            yield Problem(f"train_policy.{section}", "contradiction", reason, remedy, name)
+    if params.reward_model_weight:
+        reason = "agent.memory cuts an episode into context windows, and a reward model reads it as one row"
+        yield _contradiction("train_policy.reward_model_weight", params.reward_model_weight, reason, "Set it to 0")
 
 
 def _online_contradictions(params: Params, section: str, algorithm: OnlineParams) -> Iterator[Problem]:

@@ -7,6 +7,7 @@ from inspect import isawaitable
 from typing import Any
 
 from posttrain.rollout.conversation import Conversation, bounded, is_same
+from posttrain.rollout.memory import Window, shown_in, windows_of
 from posttrain.rollout.params import AgentParams
 from posttrain.runtime.limits import MAX_REPLY_CHARS, clip
 from posttrain.types import BadNumber, Message, StopReason, Task, ToolRun, Trajectory, Turn
@@ -58,6 +59,29 @@ class Episode:
     @property
     def turns(self) -> list[Turn]:
         return self.now.turns
+
+    def read(self) -> Conversation:
+        """The conversation as the agent reads it now: `now`, or its last window (memory.py)."""
+        window = self._windows()[-1]
+        if not window.new:
+            return self.now
+        now, start = self.now, self._num_tokens(window.new)
+        shown = shown_in(now.messages, now.written(), window, self.limits.memory)
+        shift = len(shown) - len(now.messages)
+        return Conversation(
+            shown,
+            now.schemas,
+            now.token_ids[start:],
+            now.mask[start:],
+            now.logprobs[start:],
+            [replace(turn, message_index=(turn.message_index or 0) + shift) for turn in now.turns[window.new :]],
+        )
+
+    def _windows(self) -> list[Window]:
+        return windows_of(len(self.now.written()), self.limits.memory)
+
+    def _num_tokens(self, num_turns: int) -> int:
+        return sum(turn.num_read + turn.num_written for turn in self.turns[:num_turns])
 
     def task_schemas(self) -> list[dict[str, Any]]:
         """OpenAI's schemas of the tools that the task offers."""
@@ -181,6 +205,9 @@ class Episode:
             mask=tuple(now.mask),
             logprobs=tuple(now.logprobs),
             turns=tuple(now.turns),
+            window_starts=tuple(
+                self._num_tokens(window.new) for window in self._windows() if 0 < window.new < len(now.turns)
+            ),
             num_forks=self.num_forks,
             failure=failure,
         )

@@ -91,7 +91,7 @@ class TokenPolicy:
         EngineFailed for a log-probability that is not finite: the one way from an engine into a
         trajectory."""
         context_ids = self.context_ids(episode)
-        token_ids = [*episode.now.token_ids, *context_ids]
+        token_ids = [*episode.read().token_ids, *context_ids]
         room = episode.limits.max_context_tokens - len(token_ids)
         if room < 1:
             if self._is_opening(episode):
@@ -133,7 +133,7 @@ class TokenPolicy:
 
     def context_ids(self, episode: Episode) -> list[int]:
         """Tokens that the agent has not read yet, up to where it writes."""
-        return self._prompt(episode) if self._is_opening(episode) else self._context(episode.now)
+        return self._prompt(episode) if self._is_opening(episode) else self._context(episode.read())
 
     def _is_opening(self, episode: Episode) -> bool:
         now = episode.now

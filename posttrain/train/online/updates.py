@@ -42,9 +42,9 @@ class Sample:
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Rows padded on the right. Labels are the ids where the agent wrote them, else `IGNORED`;
-    (N, T-1) are of token t+1 in column t, 0 where not the agent's. `lengths_N`: agent tokens.
-    `places_N`: places among the step's samples, -1 of an idle row, which has no token of the
-    agent's."""
+    (N, T-1) are of token t+1 in column t, 0 where not the agent's. `lengths_N`: agent tokens of
+    the whole episode. `places_N`: places among the step's samples, -1 of an idle row, which has no
+    token of the agent's; `windows_N`: the number of the context window (`agent.memory`)."""
 
     input_ids_N_T: Tensor
     labels_N_T: Tensor
@@ -53,6 +53,7 @@ class Batch:
     lengths_N: Tensor
     is_expert_N: Tensor
     places_N: Tensor
+    windows_N: Tensor
 
     @property
     def is_scored_N_T(self) -> Tensor:  # noqa: N802 — a shape is a capital
@@ -63,12 +64,20 @@ class Batch:
 
 
 def batch_of(samples: Sequence[Sample], *, pad_id: int) -> Batch:
-    """A row per sample; two padding tokens for an episode without a token."""
-    trajectories = [one.episode.trajectory for one in samples]
+    """A row per context window of each sample; two padding tokens for an episode without a
+    token."""
+    windows = [
+        (place, number, one, slice(start, end))
+        for place, sample in enumerate(samples)
+        for one in [sample.episode.trajectory]
+        for number, (start, end) in enumerate(itertools.pairwise([0, *one.window_starts, len(one.token_ids)]))
+    ]
     # a loss is of tokens from the second on: a row has two at least
-    ids = [list(one.token_ids) or [pad_id, pad_id] for one in trajectories]
-    masks = [list(one.mask) or [0, 0] for one in trajectories]
-    logprobs = [list(one.logprobs) or [0.0] * len(own) for one, own in zip(trajectories, ids, strict=True)]
+    ids = [list(one.token_ids[part]) or [pad_id, pad_id] for _, _, one, part in windows]
+    masks = [list(one.mask[part]) or [0, 0] for _, _, one, part in windows]
+    logprobs = [
+        list(one.logprobs[part]) or [0.0] * len(own) for (_, _, one, part), own in zip(windows, ids, strict=True)
+    ]
     labels_N_T = pad_right([labels_of(*both) for both in zip(ids, masks, strict=True)], IGNORED)
     is_scored_N_T = labels_N_T[:, 1:] != IGNORED
     # rows after each other, as masked_scatter fills a mask
@@ -80,9 +89,10 @@ def batch_of(samples: Sequence[Sample], *, pad_id: int) -> Batch:
             is_scored_N_T, torch.tensor(advantages, dtype=torch.float32)
         ),
         engine_logprobs_N_T=torch.where(is_scored_N_T, pad_right(logprobs, 0)[:, 1:].float(), 0.0),
-        lengths_N=is_scored_N_T.sum(1),
-        is_expert_N=torch.tensor([one.is_expert for one in samples]),
-        places_N=torch.arange(len(samples)),
+        lengths_N=torch.tensor([len(samples[place].advantages_T) for place, *_ in windows]),
+        is_expert_N=torch.tensor([samples[place].is_expert for place, *_ in windows]),
+        places_N=torch.tensor([place for place, *_ in windows]),
+        windows_N=torch.tensor([number for _, number, *_ in windows]),
     )
 
 
@@ -116,11 +126,17 @@ def by_place(micro_batches: Sequence[Batch], values: Sequence[Tensor]) -> Mappin
     """Gather `values` (N, T-1) of all processes: for each sample's place a number per agent
     token."""
     own = {
-        int(place): value_T[is_scored_T].double().numpy()
+        (int(place), int(window)): value_T[is_scored_T].double().numpy()
         for batch, value_N_T in zip(micro_batches, values, strict=True)
-        for place, value_T, is_scored_T in zip(batch.places_N, value_N_T.cpu(), batch.is_scored_N_T, strict=True)
+        for place, window, value_T, is_scored_T in zip(
+            batch.places_N, batch.windows_N, value_N_T.cpu(), batch.is_scored_N_T, strict=True
+        )
     }
-    return {place: value for of_process in distributed.gather(own) for place, value in of_process.items()}
+    windows = {key: value for of_process in distributed.gather(own) for key, value in of_process.items()}
+    found: dict[int, list[FloatArray]] = {}
+    for (place, _), value in sorted(windows.items(), key=lambda one: one[0]):
+        found.setdefault(place, []).append(value)
+    return {place: np.concatenate(parts) for place, parts in found.items()}
 
 
 def samples_with_signal(samples: Sequence[Sample], params: OnlineParams) -> list[Sample]:
@@ -331,6 +347,7 @@ def _cut(batch: Batch, places: Tensor, width: int) -> Batch:
         batch.lengths_N[places],
         batch.is_expert_N[places],
         batch.places_N[places],
+        batch.windows_N[places],
     )
 
 
@@ -346,4 +363,5 @@ def _idle(batch: Batch) -> Batch:
         lengths_N=torch.tensor([0]),
         is_expert_N=torch.tensor([False]),
         places_N=torch.tensor([-1]),
+        windows_N=torch.tensor([0]),
     )

@@ -8,7 +8,7 @@ or the step that it was in, to the bytes of an undisturbed one.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -181,13 +181,15 @@ def _fine_tune(
     rest = [place for place in range(len(episodes)) if is_whole_N[place] and not weights_N[place]]
     others = rest if params.observations_of == "all" else []
     places, frac = accepted + others, len(accepted) / (len(accepted) + len(others))
+    rows = [_rows(episodes[place].trajectory, is_accepted=bool(weights_N[place])) for place in places]
     shares = {str(place): float(weights_N[place]) * (1 - params.replay_frac) * frac for place in accepted}
     shares |= {str(place): (1 - params.replay_frac) / len(places) for place in others}
     train_sft(
         learner.model,
         learner.tokenizer,
-        rows=[_row(episodes[place].trajectory, is_accepted=bool(weights_N[place])) for place in places] + [*replayed],
-        values=[str(place) for place in places] + [REPLAYED] * len(replayed),
+        rows=[row for of_place in rows for row in of_place] + [*replayed],
+        values=[str(place) for place, of_place in zip(places, rows, strict=True) for _ in of_place]
+        + [REPLAYED] * len(replayed),
         shares=shares | {REPLAYED: params.replay_frac},
         dev_rows=[],
         params=TrainSftParams(
@@ -208,12 +210,19 @@ def _fine_tune(
     )
 
 
-def _row(played: Trajectory, *, is_accepted: bool) -> TokenRow:
-    """The agent's tokens are targets if accepted; all else behind its first one was observed."""
-    mask, first = [int(is_accepted and one) for one in played.mask], list(played.mask).index(1)
-    behind = zip(mask[first:], played.mask[first:], strict=True)
-    category = [NONE] * first + [own if is_agents else OBSERVED for own, is_agents in behind]
-    return TokenRow(list(played.token_ids), mask, category)
+def _rows(played: Trajectory, *, is_accepted: bool) -> list[TokenRow]:
+    """A row for each context window. The agent's tokens are targets if accepted; all else behind
+    its first one was observed."""
+    rows = []
+    for start, end in pairwise([0, *played.window_starts, len(played.token_ids)]):
+        written = list(played.mask[start:end])
+        if not any(written):  # the context had no room for its first message
+            continue
+        mask, first = [int(is_accepted and one) for one in written], written.index(1)
+        behind = zip(mask[first:], written[first:], strict=True)
+        category = [NONE] * first + [own if is_agents else OBSERVED for own, is_agents in behind]
+        rows.append(TokenRow(list(played.token_ids[start:end]), mask, category))
+    return rows
 
 
 def _metrics(
