@@ -14,7 +14,7 @@ from pathlib import Path
 
 from posttrain.config.params import Params, refusal
 from posttrain.data.params import ImportSource, ScriptedSource
-from posttrain.evals.params import ExpertTeacher
+from posttrain.evals.params import STYLE, ExpertTeacher
 from posttrain.models.params import LIKE_QWEN3, LoraAdapter, PretrainedModel, local_config, target_problem
 from posttrain.provenance.fingerprint import read_all_inputs
 from posttrain.provenance.runner import StageRun, run_stage
@@ -117,7 +117,7 @@ def _labels(params: Params, domain: Domain) -> Iterator[Problem]:
             values.setdefault(label, set()).add(value)
     named = {
         "resample_data.cells": params.resample_data.cells,
-        "evaluate.by": params.evaluate.by,
+        "evaluate.by": [label for label in params.evaluate.by if label != STYLE],
         "train_sft.label_weights": list(params.train_sft.label_weights),
     }
     named |= _order_labels(params)

@@ -7,6 +7,8 @@ from pydantic import Field
 
 from posttrain.runtime.knobs import SLIP, Count, Section
 
+STYLE = "style"  # in `by`, where no label: whether the agent reasoned
+
 
 class ExpertTeacher(Section):
     type: Literal["expert"]

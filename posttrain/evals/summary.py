@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from posttrain.evals.groups import pass_hat_k
+from posttrain.evals.params import STYLE
 from posttrain.evals.significance import LEVEL, share_interval
 from posttrain.runtime.exits import Interrupted
 from posttrain.types import Message, Task, Trajectory
@@ -184,8 +185,14 @@ def _cost(name: str, test: Sequence[EvaluatedTask]) -> dict[str, float | int | N
 def _success_by(label: str, evaluated: Sequence[EvaluatedTask]) -> dict[str, Mapping[str, float]]:
     groups: dict[str, list[EvaluatedTask]] = {}
     for one in evaluated:
-        groups.setdefault(one.task.labels.get(label, "-"), []).append(one)
+        value = _style(one.greedy) if label == STYLE else one.task.labels.get(label, "-")
+        groups.setdefault(value, []).append(one)
     return {value: _success(members) for value, members in sorted(groups.items())}
+
+
+def _style(episode: Trajectory) -> str:
+    """`reasoning` where the agent reasoned, else `tools`."""
+    return "reasoning" if any(one.reasoning_content for _, one in agent_messages(episode)) else "tools"
 
 
 def _success(evaluated: Sequence[EvaluatedTask]) -> dict[str, float]:

@@ -12,6 +12,7 @@ packing (rows are short), label smoothing, NEFTune.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -27,7 +28,9 @@ from posttrain.models.codec import CALL, NONE, OBSERVED, REASONING, ChatCodec, T
 from posttrain.models.distributed import count, gather, index, parts_of
 from posttrain.models.parts import add_gradients, is_small_on_cpu
 from posttrain.models.token_logprobs import IGNORED, agent_logprobs, labels_of, pad_right
+from posttrain.runtime.exits import ConfigurationError
 from posttrain.train.ewc import Ewc
+from posttrain.train.gradient_conflict import cosine_names, gradient_cosines
 from posttrain.train.params import TrainSftParams
 from posttrain.train.resumable_trainer import Resumable, TrainingRun, trainer_arguments
 from posttrain.train.sample_order import sort_within_batches, weighted_order
@@ -82,6 +85,11 @@ def train_sft(
     added to the loss. Resumes from `run.checkpoint`."""
     num_parts, rows_per_part = parts_of(params.batch_size, "train_sft.batch_size", run.rows_at_once)
     is_beside = count() == 1 and is_small_on_cpu(model)
+    if params.gradient_cosine_rows and count() > 1:
+        raise ConfigurationError(
+            f"train_sft.gradient_cosine_rows is {params.gradient_cosine_rows}, and gradients are compared in one "
+            f"process, not {count()}: set it to 0, or train with one process"
+        )
     if not shares:  # all rows alike
         values, shares = [""] * len(rows), {"": 1.0}
     # drawn before the first step: a resumed run finds its place by counting
@@ -109,7 +117,7 @@ def train_sft(
     trainer = _Sft(
         whole=model,
         args=arguments,
-        train_dataset=_dataset(rows).select(order),
+        train_dataset=_in_turns(rows, order, params),
         eval_dataset=_dataset(dev_rows) if dev_rows else None,
         data_collator=partial(_collated, pad_id=tokenizer.pad_token_id),
         processing_class=tokenizer,
@@ -162,10 +170,13 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
     }
 
     def __init__(self, *, params: TrainSftParams, rows_beside: int, ewc: Ewc | None, **kwargs: Any) -> None:
+        if params.gradient_cosine_rows:
+            names = cosine_names(kwargs["whole"])
+            self.logged = self.logged | dict(zip(names, names, strict=True))  # type: ignore[misc]
         super().__init__(**kwargs)
         self._patience, self._rows_beside = params.early_stopping_patience, rows_beside
         self._observation_weight, self._ewc = params.observation_weight, ewc
-        self._sums = _CategorySums()
+        self._sums, self._num_cosine_rows = _CategorySums(), params.gradient_cosine_rows
 
     def is_over(self, state: TrainerState) -> bool:
         return super().is_over(state) or has_stopped_improving(_eval_losses(state), self._patience)
@@ -233,11 +244,19 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
             self.model, self.eval_dataset, self.data_collator, batch_size=self.args.per_device_eval_batch_size
         )
         metrics = {f"eval_{name}": loss for name, loss in losses.items()}
+        if self._num_cosine_rows:
+            metrics |= gradient_cosines(self.model, self._cosine_batches())
         self.log(metrics)
         # the trainer clears it in its own `evaluate`
         self.control.should_evaluate = False
         self.control.should_training_stop |= has_stopped_improving(_eval_losses(self.state), self._patience)
         return metrics
+
+    def _cosine_batches(self) -> list[dict[str, Tensor]]:
+        rows, size = self.eval_dataset, self.args.per_device_eval_batch_size
+        num_rows = min(self._num_cosine_rows, len(rows))
+        ranges = (range(start, min(start + size, num_rows)) for start in range(0, num_rows, size))
+        return [self.data_collator(rows.select(own).to_list()) for own in ranges]
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
@@ -259,6 +278,26 @@ def _cut(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     # attention is causal: what stands behind the last such token changes no loss
     width = int(is_agents_T.nonzero().max()) + 1 if is_agents_T.any() else 2
     return {name: one[:, :width] for name, one in batch.items()}
+
+
+def _in_turns(rows: Sequence[TokenRow], order: Sequence[int], params: TrainSftParams) -> Dataset:
+    """The rows of each step after another, with the labels that `params.learn` has it learn."""
+    if params.learn == "all":
+        return _dataset(rows).select(order)
+    others = [_masked(row, lambda kind: kind != REASONING) for row in rows]
+    if params.learn == "no_reasoning":
+        return _dataset(others).select(order)
+    alone = [_masked(row, lambda kind: kind == REASONING) for row in rows]
+    return _dataset([*others, *alone]).select(
+        [place + len(rows) * (number // params.batch_size % 2) for number, place in enumerate(order)]
+    )
+
+
+def _masked(row: TokenRow, is_learnt: Callable[[int], bool]) -> TokenRow:
+    mask = [int(bit and is_learnt(kind)) for bit, kind in zip(row.mask, row.category, strict=True)]
+    is_left_out = [own and not bit for own, bit in zip(row.mask, mask, strict=True)]
+    category = [NONE if out else kind for kind, out in zip(row.category, is_left_out, strict=True)]
+    return replace(row, mask=mask, category=category)
 
 
 def _dataset(rows: Sequence[TokenRow]) -> Dataset:

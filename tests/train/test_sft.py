@@ -1,4 +1,5 @@
 import json
+import math
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ from tiny_runs import digest_of, run_here, train
 from posttrain.models import distributed
 from posttrain.models.codec import TokenRow
 from posttrain.train import sft
-from posttrain.train.sft import has_stopped_improving
+from posttrain.train.gradient_conflict import cosine_names, gradient_cosines
+from posttrain.train.sft import _collated, _dataset, has_stopped_improving
 
 
 def trained(folder, rows, **changes):
@@ -129,3 +131,49 @@ def test_a_run_that_gets_worse_stops_early_and_ends_with_its_best_weights(tmp_pa
     assert (tmp_path / f"checkpoint-{best_step}").is_dir()
     assert resumed == result
     assert result["eval_loss"] == pytest.approx(evaluations[best_step])
+
+
+# a prompt, two tokens of reasoning, two of a call, the end
+THINKING = TokenRow([2, 5, 2, 8, 9, 6, 7, 1], [0, 0, 0, 1, 1, 1, 1, 1], [0, 0, 0, 1, 1, 2, 2, 3])
+
+
+def test_the_cosine_is_between_the_gradients_of_calls_and_of_reasoning():
+    model = tiny_model()
+
+    def gradient(places):
+        model.zero_grad()
+        logprobs = model(torch.tensor([THINKING.input_ids])).logits[0].log_softmax(-1)
+        (-sum(logprobs[place - 1, THINKING.input_ids[place]] for place in places)).backward()
+        return {name: one.grad.flatten().double().clone() for name, one in model.named_parameters()}
+
+    calls, reasoning = gradient([5, 6]), gradient([3, 4])
+    model.zero_grad()
+    found = gradient_cosines(model, [_collated(_dataset([THINKING]).to_list(), pad_id=0)])
+
+    def cosine(names):
+        ours, theirs = (torch.cat([one[name] for name in names]) for one in (calls, reasoning))
+        return float(ours @ theirs / (ours.norm() * theirs.norm()))
+
+    layers = {number: [name for name in calls if f"layers.{number}." in name] for number in (0, 1)}
+    assert found["grad_cosine"] == pytest.approx(cosine(list(calls)), abs=1e-6)
+    for number, names in layers.items():
+        assert found[f"grad_cosine_layer_{number}"] == pytest.approx(cosine(names), abs=1e-6)
+    assert set(found) == set(cosine_names(model))
+    assert all(one.grad is None for one in model.parameters())
+    same = TokenRow(THINKING.input_ids, THINKING.mask, [0, 0, 0, 1, 1, 1, 1, 3])
+    assert math.isnan(gradient_cosines(model, [_collated(_dataset([same]).to_list(), pad_id=0)])["grad_cosine"])
+
+
+def test_reasoning_is_left_out_or_learnt_in_steps_of_its_own(tmp_path):
+    silent = TokenRow(THINKING.input_ids, [0, 0, 0, 0, 0, 1, 1, 1], THINKING.category)
+    without, lines = trained(tmp_path / "without", [THINKING] * 8, max_steps=4, learn="no_reasoning")
+    by_hand, _ = trained(tmp_path / "by_hand", [silent] * 8, max_steps=4)
+    assert digest_of(without) == digest_of(by_hand)
+    assert math.isnan(lines[0]["loss_reasoning"])
+
+    _, turns = trained(tmp_path / "turns", [THINKING] * 8, max_steps=4, learn="alternating", gradient_cosine_rows=4)
+    steps = [line for line in turns if "loss" in line]
+    assert [math.isnan(line["loss_reasoning"]) for line in steps] == [True, False, True, False]
+    assert [math.isnan(line["loss_call"]) for line in steps] == [False, True, False, True]
+    assert steps[0]["loss"] == lines[0]["loss"]
+    assert any("grad_cosine" in line for line in turns)
