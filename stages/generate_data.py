@@ -19,6 +19,7 @@ from posttrain.data.schemas import TrajectoryRow, trajectory_row, write_tasks, w
 from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.rollout.episodes import demonstrate, resume_episodes
 from posttrain.rollout.openai_policy import OpenAiPolicy
+from posttrain.rollout.paraphrase import paraphrased
 from posttrain.runtime.endpoint_limits import ChatParameters
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
@@ -32,6 +33,10 @@ def generate_data(run: StageRun) -> None:
     domain = make_domain(run.params.world)
     tasks = {split: tasks_of(domain, split, run.params.world) for split in splits_of(domain)}
     params = run.params.generate_data
+    if params.paraphrase:
+        folder = run.checkpoint_dir / "paraphrases"
+        tasks["sft"], num = paraphrased(tasks["sft"], params.paraphrase, seed=run.params.seed, folder=folder)
+        print(f"{num} paraphrases were refused, and their tasks keep their own words", file=sys.stderr, flush=True)
     bad: Sequence[BadRecord] = ()
     match params.source:
         case ScriptedSource():

@@ -41,9 +41,20 @@ class OpenAiSource(Section):
     max_new_tokens: Count
 
 
+class ParaphraseParams(Section):
+    """`frac` of the demonstrations are about questions in other words, by a model behind an
+    OpenAI-compatible endpoint; endpoint and key come from the environment."""
+
+    example: ClassVar[str] = "{model: Qwen/Qwen2.5-7B-Instruct, frac: 0.5, temperature: 1.0}"
+    model: str
+    frac: PositiveFrac
+    temperature: Annotated[float, Field(ge=0, le=2)]
+
+
 class GenerateDataParams(Section):
     source: Annotated[ScriptedSource | ImportSource | OpenAiSource, Field(discriminator="type")]
     reasoning_frac: Frac
+    paraphrase: ParaphraseParams | None = None
 
 
 class DriftParams(Section):

@@ -6,24 +6,21 @@ decides, so that no text of it can end the quotation or begin a line. An answer 
 content of its request, and asked and paid for once.
 """
 
-import asyncio
-import contextlib
 import hashlib
 import json
-import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from posttrain.rewards.params import JudgeParams
-from posttrain.rollout.engines.protocol import EngineFailed
+from posttrain.rollout.asked_once import AskedOnce, object_in
 from posttrain.rollout.openai_policy import OpenAiPolicy
 from posttrain.runtime.endpoint_limits import account_of
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.plain_yaml import load_yaml
-from posttrain.runtime.state import STATE_DIR, private_folder
-from posttrain.types import Message, Score, Task, Trajectory
+from posttrain.runtime.state import STATE_DIR
+from posttrain.types import Score, Task, Trajectory
 
 LOWEST, HIGHEST = 1, 5
 MAX_ANSWER_TOKENS = 512
@@ -51,13 +48,9 @@ class Judge:
     ) -> None:
         self.rubric = RUBRIC if rubric is None else _read_rubric(rubric)
         self.account = account_of("POSTTRAIN_JUDGE")
-        self._about = json.dumps([model, temperature, dict(self.rubric)], sort_keys=True)
-        self._policy = OpenAiPolicy(
-            model, temperature=temperature, max_new_tokens=MAX_ANSWER_TOKENS, account=self.account
-        )
-        self._kept = private_folder(folder) / "answers.db"
-        with self._answers() as database:
-            database.execute("create table if not exists answers (request text primary key, answer text)")
+        policy = OpenAiPolicy(model, temperature=temperature, max_new_tokens=MAX_ANSWER_TOKENS, account=self.account)
+        about = json.dumps([model, temperature, dict(self.rubric)], sort_keys=True)
+        self._asked = AskedOnce(policy, folder, about=about)
 
     def mark(self, episodes: Sequence[Trajectory], *, sample: int = 0) -> list[dict[str, float] | None]:
         """Marks of each episode by dimension, from 0 (1 of 5) to 1; None where the answer makes no
@@ -65,7 +58,7 @@ class Judge:
         keys = ", ".join(f'"{name}": MARK' for name in self.rubric)
         asked = f"Give marks from {LOWEST} to {HIGHEST}. Answer with JSON alone: {{{keys}}}"
         requests = [f"{_quoted('the episode', one)}\n{self._dimensions()}\n{asked}" for one in episodes]
-        return [self._marks(answer) for answer in self._answered(requests, sample)]
+        return [self._marks(answer) for answer in self._asked.answers(_INSTRUCTIONS, requests, sample=sample)]
 
     def prefer(self, pairs: Sequence[tuple[Trajectory, Trajectory]], *, sample: int = 0) -> list[Side | None]:
         """Which of two episodes is better, shown in this order; None where the answer makes no
@@ -74,48 +67,20 @@ class Judge:
         requests = [
             f"{_quoted('A', first)}\n{_quoted('B', second)}\n{self._dimensions()}\n{asked}" for first, second in pairs
         ]
-        answers = [_object(answer).get("better") for answer in self._answered(requests, sample)]
+        answers = [
+            object_in(answer).get("better") for answer in self._asked.answers(_INSTRUCTIONS, requests, sample=sample)
+        ]
         return [answer if answer in ("A", "B", "tie") else None for answer in answers]
 
     def _dimensions(self) -> str:
         return "\n".join(f"- {name}: {text}" for name, text in self.rubric.items())
 
     def _marks(self, answer: str) -> dict[str, float] | None:
-        found = _object(answer)
+        found = object_in(answer)
         marks = {name: found.get(name) for name in self.rubric}
         if not all(isinstance(one, int | float) and LOWEST <= one <= HIGHEST for one in marks.values()):
             return None
         return {name: (float(one) - LOWEST) / (HIGHEST - LOWEST) for name, one in marks.items() if one is not None}
-
-    def _answered(self, requests: Sequence[str], sample: int) -> list[str]:
-        """The answers, those that are kept without asking; \"\" where the endpoint gave none."""
-        keys = [hashlib.sha256(f"{self._about}{sample}\n{one}".encode()).hexdigest() for one in requests]
-        with self._answers() as database:
-            told = {key: database.execute("select answer from answers where request = ?", (key,)) for key in keys}
-            kept = {key: row[0] for key, rows in told.items() if (row := rows.fetchone())}
-        missing = {key: request for key, request in zip(keys, requests, strict=True) if key not in kept}
-        kept |= asyncio.run(self._ask_all(missing, sample)) if missing else {}
-        return [kept.get(key, "") for key in keys]
-
-    async def _ask_all(self, requests: Mapping[str, str], sample: int) -> dict[str, str]:
-        answers: dict[str, str] = {}
-
-        async def ask(key: str, request: str) -> None:
-            messages = [Message("system", _INSTRUCTIONS), Message("user", request)]
-            with contextlib.suppress(EngineFailed):
-                reply = await self._policy.ask(messages, seed=sample)
-                if reply.message is not None:
-                    answers[key] = reply.message.content
-                    with self._answers() as database:
-                        database.execute("insert or replace into answers values (?, ?)", (key, answers[key]))
-
-        await asyncio.gather(*(ask(*one) for one in requests.items()))
-        return answers
-
-    @contextlib.contextmanager
-    def _answers(self) -> Any:
-        with contextlib.closing(sqlite3.connect(self._kept, timeout=60)) as database, database:
-            yield database
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,16 +113,6 @@ def _quoted(name: str, episode: Trajectory) -> str:
     lines = [json.dumps(message.to_openai(), ensure_ascii=True) for message in episode.messages]
     mark = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
     return "\n".join([f"=== {name} {mark}", *lines, f"=== end of {name} {mark}"])
-
-
-def _object(answer: str) -> dict[str, Any]:
-    """The JSON object of an answer, which may stand in a fence or behind words."""
-    start, end = answer.find("{"), answer.rfind("}")
-    try:
-        found = json.loads(answer[start : end + 1])
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _read_rubric(file: Path) -> Mapping[str, str]:

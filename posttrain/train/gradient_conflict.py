@@ -1,6 +1,6 @@
-"""Whether reasoning and calls of tools pull a model apart: the cosine between the gradients of
-their losses, as gradient surgery measures it (PCGrad, arXiv 2001.06782). Below 0 a step that helps
-one hurts the other."""
+"""The conflict between reasoning and calls of tools: the cosine between the gradients of their
+losses, as gradient surgery measures it (PCGrad, arXiv 2001.06782). Below 0 a step that helps one
+hurts the other."""
 
 import re
 from collections.abc import Mapping, Sequence
