@@ -25,7 +25,7 @@ from posttrain.runtime.endpoint_limits import ChatParameters
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
 from posttrain.tracking.wandb_tables import shown_evaluation
-from posttrain.types import Task, Trajectory
+from posttrain.types import Split, Task, Trajectory
 from posttrain.worlds.catalog import cost_names, require_expert
 from posttrain.worlds.protocol import GoalDomain
 
@@ -53,7 +53,8 @@ def evaluate(run: StageRun) -> None:
             record(traced(played, tasks, part=part))
             return played
 
-        tasks = [task for split in ("test", *settings.beside) for task in read_tasks(TASKS, split)]
+        splits: tuple[Split, ...] = ("test", *settings.beside)
+        tasks = [task for split in splits for task in read_tasks(TASKS, split)]
         evaluated, summary = evaluate_policy(play, tasks, num_samples=settings.num_samples, by=settings.by, costs=costs)
         summary["processor"] = processor_kind()
         if changed := ChatParameters(run.checkpoint_dir / REFUSED).changed:

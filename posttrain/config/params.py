@@ -156,7 +156,7 @@ def _memory_contradictions(params: TrainPolicyParams) -> Iterator[Problem]:
     """The choices that take an episode for one row, which with a memory is one for each window."""
     remedy = "Set agent.memory.type to none, or choose another"
     for section, phase in params.phases.items():
-        needs = [phase.type] if isinstance(phase, PairParams) else []
+        needs: list[str] = [phase.type] if isinstance(phase, PairParams) else []
         if isinstance(phase, OnlineParams):
             needs += [phase.credit.type] if phase.credit.type in ("gae", "process_model") else []
             needs += [phase.join.type] if phase.join.type != "none" else []

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from datasets import Dataset
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import TrainerState
 from trl import SFTConfig, SFTTrainer
@@ -280,7 +281,7 @@ def _cut(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     return {name: one[:, :width] for name, one in batch.items()}
 
 
-def _in_turns(rows: Sequence[TokenRow], order: Sequence[int], params: TrainSftParams) -> Dataset:
+def _in_turns(rows: Sequence[TokenRow], order: NDArray[np.int64], params: TrainSftParams) -> Dataset:
     """The rows of each step after another, with the labels that `params.learn` has it learn."""
     if params.learn == "all":
         return _dataset(rows).select(order)
@@ -289,7 +290,7 @@ def _in_turns(rows: Sequence[TokenRow], order: Sequence[int], params: TrainSftPa
         return _dataset(others).select(order)
     alone = [_masked(row, lambda kind: kind == REASONING) for row in rows]
     return _dataset([*others, *alone]).select(
-        [place + len(rows) * (number // params.batch_size % 2) for number, place in enumerate(order)]
+        [place + len(rows) * (number // params.batch_size % 2) for number, place in enumerate(order.tolist())]
     )
 
 

@@ -11,7 +11,7 @@ from posttrain.rewards.total import RuleReward
 from posttrain.rollout.agent_loops import AgentFailed
 from posttrain.rollout.episode import Episode, Reply
 from posttrain.rollout.episodes import run_episodes
-from posttrain.rollout.params import AgentParams
+from posttrain.rollout.params import AgentParams, NoMemory
 from posttrain.runtime.limits import reason
 from posttrain.types import Message, StopReason, Task, Trajectory
 from posttrain.worlds.made_calls import agent_messages
@@ -33,6 +33,7 @@ LIMITS = AgentParams(
     tool_retries=0,
     max_result_chars=100_000,
     max_aborted_frac=0.0,
+    memory=NoMemory(type="none"),
 ).model_copy(update={"max_aborted_frac": 1.0})
 
 Tools: TypeAlias = Mapping[str, Tool]
