@@ -22,6 +22,7 @@ from posttrain.worlds.gymnasium.params import GymnasiumParams
 from posttrain.worlds.http_env.params import HttpEnvParams
 from posttrain.worlds.params import OwnWorldParams, WorldParams
 from posttrain.worlds.protocol import CostlyDomain, Domain, ExpertDomain, RegeneratingDomain, ScoringDomain
+from posttrain.worlds.state_machine.params import StateMachineParams
 from posttrain.worlds.stocks.params import StocksParams
 from posttrain.worlds.tau2.params import Tau2Params
 from posttrain.worlds.toy.params import ToyParams
@@ -42,6 +43,7 @@ World = Annotated[
     Annotated[StocksParams, Tag("stocks")]
     | Annotated[ToyParams, Tag("toy")]
     | Annotated[BrokerageParams, Tag("brokerage")]
+    | Annotated[StateMachineParams, Tag("state_machine")]
     | Annotated[BfclParams, Tag("bfcl")]
     | Annotated[Tau2Params, Tag("tau2")]
     | Annotated[HttpEnvParams, Tag("http_env")]
@@ -83,6 +85,10 @@ def make_domain(world: WorldParams) -> Domain:
             from posttrain.worlds.brokerage.domain import BrokerageDomain
 
             return BrokerageDomain(world)
+        case StateMachineParams():
+            from posttrain.worlds.state_machine.domain import StateMachineDomain
+
+            return StateMachineDomain(world)
         case BfclParams():
             from posttrain.worlds.bfcl.domain import BfclDomain
 
