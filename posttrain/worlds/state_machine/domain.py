@@ -31,6 +31,7 @@ SOLO = (
 )
 _SPLITS = ("sft", "rl", "dev", "test")  # no split knows the cases of another
 _WAITING = "I wait."
+_LEAST = 2  # reports of a task: with one there is no state to keep
 _OCCASION_FRAC = 0.5  # of the occasions that every step gives, so that not the first step alone shows a flaw
 # classes of failures, the graver before the others
 _FAILURES = ("state_lost", "missed_report", "wrong_delegation", "takes_over")
@@ -98,7 +99,7 @@ class StateMachineDomain:
 
     def _made(self, split: Split, name: str, part: str, noise: str, draw: random.Random) -> Task:
         process, most = load_process(name), self._params.max_reports
-        lengths = range(most + 1, 2 * most + 1) if part == "longer" else range(1, most + 1)
+        lengths = range(most + 1, 2 * most + 1) if part == "longer" else range(_LEAST, most + 1)
         choices = [dict(zip(process.options, values, strict=True)) for values in process.situations]
         possible = [(data, found) for data in choices if (found := feasible_lengths(name, data, lengths))]
         data, found = draw.choice(possible)

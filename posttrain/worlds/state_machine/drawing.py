@@ -77,10 +77,10 @@ class Teller:
                 first = Report("vague", self._text("vague", state, e=named), named)
             case "late":
                 first = Report("late", self._text("late", state), "")
-            case "repeated" if place and way[place - 1] not in at.moves and len(at.working) == 1:
+            case "repeated" if place and way[place - 1] not in at.moves and self._is_single(way[: place - 1], at):
                 before = plain[place - 1]
                 first = Report("repeated", self._text("event", before.state, e=before.event), before.event)
-            case "wrong" if len(at.working) == 1 and (wrong := self._mistakable(way[:place], possible, step.event)):
+            case "wrong" if self._is_single(way[:place], at) and (wrong := self._mistakable(way[:place], possible, step.event)):
                 named = self.draw.choice(wrong)
                 told = Report("wrong", self._text("event", state, e=named), named)
                 corrected = Report("event", self._text("corrected", state, e=step.event, w=named), step.event)
@@ -92,6 +92,10 @@ class Teller:
     def _mistakable(self, before: Sequence[str], possible: Sequence[str], event: str) -> list[str]:
         """The other events after which there is work, so that the mistake can be put right."""
         return [one for one in possible if one != event and not self._at([*before, one]).is_end]
+
+    def _is_single(self, before: Sequence[str], at: Situation) -> bool:
+        """Parallel work may be done in another order than the way's, and nothing is told before."""
+        return len(self._at(before).working) == len(at.working) == 1
 
     def _at(self, events: Sequence[str]) -> Situation:
         found = self.process.after(self.data, tuple(events))
