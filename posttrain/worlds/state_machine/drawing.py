@@ -7,7 +7,7 @@ from functools import cache
 from string import Template
 
 from posttrain.worlds.state_machine.case import Report, Step
-from posttrain.worlds.state_machine.process import Data, Process, Situation, Values, load_process
+from posttrain.worlds.state_machine.process import Data, Process, Situation, Value, load_process
 
 AGENTS = ("Ada", "Bo", "Cy", "Dee", "Eve", "Flo", "Gus", "Hal")
 NOISES = ("vague", "late", "repeated", "wrong")
@@ -50,27 +50,25 @@ class Teller:
     draw: random.Random
     is_paraphrase: bool
 
-    def steps(self, way: Sequence[str], noise: str) -> tuple[Step, ...]:
+    def steps(self, way: Sequence[str], noise: str) -> list[Step]:
         """The steps, some of them with `noise`: at least one where the way gives the occasion."""
         plain = [self._plain(way, place) for place in range(len(way))]
         noisy = {place: one for place in range(len(way)) if (one := self._noisy(plain, way, place, noise))}
-        if not noisy:
-            return tuple(plain)
-        sure = self.draw.choice(list(noisy))
-        return tuple(
+        sure = self.draw.choice(list(noisy) or [0])
+        return [
             noisy[place] if place in noisy and (place == sure or self.draw.random() < _MORE_FRAC) else step
             for place, step in enumerate(plain)
-        )
+        ]
 
     def _plain(self, way: Sequence[str], place: int) -> Step:
         event, working = way[place], self._at(way[:place]).working
         state = next(one for one in working if event in self.process.reports[one])
-        return Step(state, event, (Report("event", self._text("event", state, e=event), event),))
+        return Step(state, event, [Report("event", self._text("event", state, e=event), event)])
 
     def _noisy(self, plain: Sequence[Step], way: Sequence[str], place: int, noise: str) -> Step | None:
         """The step with a report more before the last; None where it gives no occasion."""
-        step, at = plain[place], self._at(way[:place])
-        state, possible = step.state, [event for event in self.process.reports[step.state] if event in at.moves]
+        (state, event, reports), at = plain[place], self._at(way[:place])
+        possible = [one for one in self.process.reports[state] if one in at.moves]
         match noise:
             case "vague":
                 named = self.draw.choice(possible)
@@ -80,18 +78,17 @@ class Teller:
             case "repeated" if place and way[place - 1] not in at.moves and self._is_single(way[: place - 1], at):
                 before = plain[place - 1]
                 first = Report("repeated", self._text("event", before.state, e=before.event), before.event)
-            case "wrong" if self._is_single(way[:place], at) and (wrong := self._mistakable(way[:place], possible, step.event)):
-                named = self.draw.choice(wrong)
-                told = Report("wrong", self._text("event", state, e=named), named)
-                corrected = Report("event", self._text("corrected", state, e=step.event, w=named), step.event)
-                return Step(state, step.event, (told, corrected))
+            case "wrong" if self._is_single(way[:place], at):
+                # after another event there must be work, so that the mistake can be put right
+                others = [one for one in possible if one != event and not self._at([*way[:place], one]).is_end]
+                if not others:
+                    return None
+                wrong = self.draw.choice(others)
+                first = Report("wrong", self._text("event", state, e=wrong), wrong)
+                reports = [Report("event", self._text("corrected", state, e=event, w=wrong), event)]
             case _:
                 return None
-        return Step(state, step.event, (first, *step.reports))
-
-    def _mistakable(self, before: Sequence[str], possible: Sequence[str], event: str) -> list[str]:
-        """The other events after which there is work, so that the mistake can be put right."""
-        return [one for one in possible if one != event and not self._at([*before, one]).is_end]
+        return Step(state, event, [first, *reports])
 
     def _is_single(self, before: Sequence[str], at: Situation) -> bool:
         """Parallel work may be done in another order than the way's, and nothing is told before."""
@@ -109,7 +106,7 @@ class Teller:
 
 
 @cache
-def _can_end(process: str, values: Values, key: str, length: int) -> bool:
+def _can_end(process: str, values: tuple[Value, ...], key: str, length: int) -> bool:
     found = load_process(process).situations[values][key]
     if found.is_end or not length:
         return found.is_end and not length
