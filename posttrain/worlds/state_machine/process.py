@@ -92,7 +92,7 @@ def read_process(scxml: str) -> Process:
             values: _explore(machine, dict(zip(data, values, strict=True)), states)
             for values in itertools.product(*data.values())
         }
-    except (InvalidDefinition, TransitionNotAllowed, NameError, TypeError, LookupError) as error:
+    except (InvalidDefinition, TransitionNotAllowed, NameError, AttributeError, TypeError, LookupError) as error:
         raise ValueError(f"the process cannot be run as it is written: {error}") from error
     owners = {one.attrib["id"]: int(owner) for one in elements if (owner := one.get(f"{_OURS}owner"))}
     _check_words(states, owners)
