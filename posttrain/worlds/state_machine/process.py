@@ -34,13 +34,15 @@ Data = Mapping[str, Value]
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """A configuration of the machine. `working` are its states whose owners have work; `name` joins
-    them by `+`, or is that of the final state. `moves` leads from each enabled event to the key of
-    the next situation."""
+    """A configuration of the machine. `working` are those of its `active` states whose owners have
+    work; `name` joins them by `+`, or is that of the final state. `moves` leads from each enabled
+    event to the key of the next situation; `guards` are (state, guard, value)."""
 
-    working: tuple[str, ...]
     name: str
+    active: tuple[str, ...]
+    working: tuple[str, ...]
     moves: Mapping[str, str]
+    guards: frozenset[tuple[str, str, bool]]
     is_end: bool
 
 
@@ -88,7 +90,7 @@ def read_process(scxml: str) -> Process:
         states = {state.id: state for state in _every(definition.states)}
         data = {one.attrib["id"]: _values(one) for one in elements if one.tag.endswith("}data")}
         machine = _machine_class(definition)
-        explored = {
+        situations = {
             values: _explore(machine, dict(zip(data, values, strict=True)), states)
             for values in itertools.product(*data.values())
         }
@@ -96,8 +98,7 @@ def read_process(scxml: str) -> Process:
         raise ValueError(f"the process cannot be run as it is written: {error}") from error
     owners = {one.attrib["id"]: int(owner) for one in elements if (owner := one.get(f"{_OURS}owner"))}
     _check_words(states, owners)
-    _check_use(states, [one for seen in explored.values() for one in seen.values()])
-    situations = {values: {key: one.situation for key, one in seen.items()} for values, seen in explored.items()}
+    _check_use(states, [one for found in situations.values() for one in found.values()])
     for found in situations.values():
         _check_ends(found)
     parents = {child: state.id for state in states.values() for child in state.states}
@@ -113,15 +114,6 @@ class _Model:
         vars(self).update(data)
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A situation, the states that are active in it, and (state, guard, value) of their guards."""
-
-    situation: Situation
-    active: Sequence[str]
-    guards: frozenset[tuple[str, str, bool]]
-
-
 def _machine_class(definition: StateMachineDefinition) -> type[StateChart]:
     """A class of machines that raise what SCXML would pass over."""
     definition.datamodel = None
@@ -132,9 +124,9 @@ def _machine_class(definition: StateMachineDefinition) -> type[StateChart]:
     return machine
 
 
-def _explore(machine: type[StateChart], data: Data, states: Mapping[str, State]) -> dict[str, _Seen]:
+def _explore(machine: type[StateChart], data: Data, states: Mapping[str, State]) -> dict[str, Situation]:
     """Every situation that the machine reaches with `data`, the first one first."""
-    found: dict[str, _Seen] = {}
+    found: dict[str, Situation] = {}
     waiting: list[StateChart] = [machine(model=_Model(data))]
     while waiting:
         at = waiting.pop(0)
@@ -142,17 +134,24 @@ def _explore(machine: type[StateChart], data: Data, states: Mapping[str, State])
             continue
         if len(found) == _MAX_SITUATIONS:
             raise ValueError(f"the process has over {_MAX_SITUATIONS} situations; a counter needs a guard")
-        active = [name for name in states if name in at.configuration_values]
+        active = tuple(name for name in states if name in at.configuration_values)
+        working = tuple(name for name in active if _has_work(states[name]))
         events = sorted({event.id for event in at.enabled_events() if not event.id.startswith(_JOINED)})
         after = {event: _sent(at, event) for event in events}
-        working = tuple(name for name in active if _has_work(states[name]))
-        moves = {event: _key(one) for event, one in after.items()}
-        compiled = evaluator_for(trusted=False).compile_bool
-        guards = {(name, cond, compiled(cond)(machine=at)) for name in active for cond in _guards(states[name])}
-        situation = Situation(working, "+".join(working) or active[-1], moves, at.is_terminated)
-        found[key] = _Seen(situation, active, frozenset(guards))
+        found[key] = Situation(
+            name="+".join(working) or active[-1],
+            active=active,
+            working=working,
+            moves={event: _key(one) for event, one in after.items()},
+            guards=frozenset((name, guard, _value(guard, at)) for name in active for guard in _guards(states[name])),
+            is_end=at.is_terminated,
+        )
         waiting += after.values()
     return found
+
+
+def _value(guard: str, at: StateChart) -> bool:
+    return bool(evaluator_for(trusted=False).compile_bool(guard)(machine=at))
 
 
 def _sent(found: StateChart, event: str) -> StateChart:
@@ -215,12 +214,13 @@ def _check_words(states: Mapping[str, State], owners: Mapping[str, int]) -> None
             raise ValueError(f"{word!r} names a state or an event; give each a capitalised word of its own")
 
 
-def _check_use(states: Mapping[str, State], seen: Sequence[_Seen]) -> None:
+def _check_use(states: Mapping[str, State], situations: Sequence[Situation]) -> None:
     """Raises ValueError where a state, an event or a guard makes no difference."""
-    taken = {(name, event) for one in seen for name in one.active for event in one.situation.moves}
-    values = set().union(*(one.guards for one in seen))
+    reached = {name for one in situations for name in one.active}
+    taken = {(name, event) for one in situations for name in one.active for event in one.moves}
+    values = {value for one in situations for value in one.guards}
     for name, state in states.items():
-        if not any(name in one.active for one in seen):
+        if name not in reached:
             raise ValueError(f"nothing leads to the state {name}; mend a target, or leave it out")
         if idle := [event for event in _events(state) if (name, event) not in taken]:
             raise ValueError(f"{idle[0]} is never enabled in {name}; mend its guard, or leave it out")
