@@ -35,7 +35,8 @@ OWNERS = {"Build": "Ada", "Testing": "Bo", "Noting": "Cy", "Rollout": "Dee"}
 
 def domain_of(flaws=(), **knobs):
     rates = StateMachineFlawRates(**{**NO_FLAWS, **dict(flaws)})
-    return StateMachineDomain(example_params("state_machine").model_copy(update={"flaw_rates": rates, **knobs}))
+    knobs = {"flaw_rates": rates, "renamed_frac": 0.0, **knobs}
+    return StateMachineDomain(example_params("state_machine").model_copy(update=knobs))
 
 
 @pytest.fixture(scope="module")
@@ -215,10 +216,23 @@ def test_parts_that_contradict_each_other_are_refused(knobs, why):
         world_params({**section, **knobs})
 
 
+def test_a_renamed_process_is_the_same_under_other_words(domain):
+    plain, renamed = load_process("order"), load_process("order#3")
+    words = dict(zip(plain.owners, renamed.owners, strict=True))
+    assert list(plain.owners.values()) == list(renamed.owners.values())
+    event = dict(zip(plain.reports["Payment"], renamed.reports[words["Payment"]], strict=True))
+    assert renamed.after({}, [event["Held"]]).name == words["Paused"]
+    assert f"{words['Payment']}:{event['Paid']}>{words['Packing']}," in renamed.text({})
+    assert {"#" in Goal.of(task).process for task in domain_of(renamed_frac=1.0).tasks("dev", 20)} == {False}
+    assert {"#" in Goal.of(task).process for task in domain_of(renamed_frac=1.0).tasks("rl", 20)} == {True}
+
+
 # Expert and flaws
 
 
-@pytest.mark.parametrize("knobs", [{}, {"is_solo": True}, {"is_state_shown": False, "num_agents": 1}], ids=str)
+@pytest.mark.parametrize(
+    "knobs", [{"renamed_frac": 1.0}, {"is_solo": True}, {"is_state_shown": False, "num_agents": 1}], ids=str
+)
 def test_the_gold_expert_succeeds_strictly_on_every_task(knobs):
     domain = domain_of(**knobs)
     tasks = [task for split in SPLITS for task in domain.tasks(split, 16)]
@@ -238,7 +252,7 @@ def test_each_flaw_does_the_harm_of_its_name_and_no_other(flaw):
     assert set(harms) == HARM[flaw]
     failures = {one.outcome.failure for one in flawed} - {""}
     assert failures == ({"state_lost"} if "state_lost" in HARM[flaw] else set())
-    assert 0.1 < sum(not one.is_strict_success for one in flawed) / len(flawed) < 0.95
+    assert sum(not one.is_strict_success for one in flawed) / len(flawed) > 0.1
 
 
 def test_solo_has_the_same_ways_and_no_agents():

@@ -67,9 +67,9 @@ class StateMachineDomain:
         return ScriptedExpert(_script(case, self.tools_of(case), flaw, thought, draw))
 
     def regenerate(self, task: Task, *, seed: int) -> Task:
-        labels = task.labels
+        name, labels = Goal.of(task).process, task.labels
         draws = (random.Random(f"state_machine {task.task_id} {seed} {number}") for number in itertools.count())
-        made = (self._made(task.split, labels["process"], labels["part"], labels["noise"], draw) for draw in draws)
+        made = (self._made(task.split, name, labels["part"], labels["noise"], draw) for draw in draws)
         return next(anew for anew in made if anew.labels == labels)  # of equal length, and with an occasion for noise
 
     def describe_goal(self, task: Task) -> str:
@@ -90,8 +90,11 @@ class StateMachineDomain:
         if share < params.held_out_frac + params.longer_frac:
             part = "held_out" if share < params.held_out_frac else "longer"
         names = params.held_out_processes if part == "held_out" else params.processes
+        name = names[place % len(names)]
+        if split in ("sft", "rl") and draw.random() < params.renamed_frac:
+            name = f"{name}#{draw.randrange(10**6)}"
         noise = draw.choice(NOISES) if draw.random() < params.noise_frac else "none"
-        return self._made(split, names[place % len(names)], part, noise, draw)
+        return self._made(split, name, part, noise, draw)
 
     def _made(self, split: Split, name: str, part: str, noise: str, draw: random.Random) -> Task:
         process, most = load_process(name), self._params.max_reports
@@ -104,9 +107,10 @@ class StateMachineDomain:
         owners = {state: agents[number % len(agents)] for state, number in process.owners.items()}
         steps = Teller(process, data, owners, draw, split == "test_paraphrase").steps(way, noise)
         is_noisy = any(len(step.reports) > 1 for step in steps)
-        labels = {"process": name, "part": part, "num_reports": str(len(way)), "noise": noise if is_noisy else "none"}
+        labels = {"process": process.name, "part": part, "num_reports": str(len(way))}
+        labels["noise"] = noise if is_noisy else "none"
         number = draw.randrange(100 + _SPLITS.index(split.removesuffix("_paraphrase")), 1000, len(_SPLITS))
-        return self._task(split, Goal(name, data, owners, steps), labels, f"{name} {number}")
+        return self._task(split, Goal(name, data, owners, steps), labels, f"{process.name} {number}")
 
     def _task(self, split: Split, goal: Goal, labels: Mapping[str, str], case: str) -> Task:
         process, is_solo = load_process(goal.process), self._params.is_solo
@@ -121,7 +125,7 @@ class StateMachineDomain:
             tools=_SOLO_TOOLS if is_solo else _TOOLS,
             labels=labels,
             goal=goal.as_json(),
-            template=f"{goal.process}/{'paraphrase' if split == 'test_paraphrase' else 'plain'}",
+            template=f"{process.name}/{'paraphrase' if split == 'test_paraphrase' else 'plain'}",
             entities=(case,),
         )
 

@@ -105,8 +105,12 @@ class Teller:
         return f"{self.owners[state]}: {Template(frame).substitute(words)}"
 
 
-@cache
 def _can_end(process: str, values: tuple[Value, ...], key: str, length: int) -> bool:
+    return _plain_can_end(process.partition("#")[0], values, key, length)
+
+
+@cache
+def _plain_can_end(process: str, values: tuple[Value, ...], key: str, length: int) -> bool:
     found = load_process(process).situations[values][key]
     if found.is_end or not length:
         return found.is_end and not length

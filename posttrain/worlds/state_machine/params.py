@@ -25,20 +25,23 @@ class StateMachineFlawRates(Section):
 class StateMachineParams(WorldParams):
     """The planner of `worlds/state_machine`. All splits but the tests are about `processes`; of the
     tests, `held_out_frac` are about `held_out_processes`, and `longer_frac` have from one report
-    more than `max_reports` to twice as many. In `noise_frac` of the tasks some reports are vague,
-    late, repeated or wrong at first. `num_agents` share the work; with `is_solo` the planner has it
-    all. With `is_state_shown` an update answers with the new state, else with the event."""
+    more than `max_reports` to twice as many. In `renamed_frac` of the sft and rl tasks the states
+    and events have drawn words, so that a process must be read. In `noise_frac` of the tasks some
+    reports are vague, late, repeated or wrong at first. `num_agents` share the work; with `is_solo`
+    the planner has it all. With `is_state_shown` an update answers with the new state, else with
+    the event."""
 
     example = (
         "{seed: 7, num_sft_tasks: 1200, num_rl_tasks: 640, num_dev_tasks: 128, num_test_tasks: 320, "
-        "processes: [order, incident, release, approval], held_out_processes: [claim, onboarding], max_reports: 5, "
-        "held_out_frac: 0.2, longer_frac: 0.2, noise_frac: 0.8, num_agents: 3, is_solo: false, is_state_shown: true, "
-        "flaw_rates: {takes_over: 0.6, believes_early: 0.5, ignores_correction: 0.5, believes_twice: 0.4, "
-        "skips_update: 0.1, wrong_agent: 0.1}}"
+        "processes: [order, incident, release, approval], held_out_processes: [claim, onboarding], renamed_frac: 0.5, "
+        "max_reports: 5, held_out_frac: 0.2, longer_frac: 0.2, noise_frac: 0.8, num_agents: 3, is_solo: false, "
+        "is_state_shown: true, flaw_rates: {takes_over: 0.7, believes_early: 0.5, ignores_correction: 0.6, "
+        "believes_twice: 0.5, skips_update: 0.1, wrong_agent: 0.1}}"
     )
     type: Literal["state_machine"]
     processes: Annotated[list[ProcessName], Field(min_length=1)]
     held_out_processes: list[ProcessName]
+    renamed_frac: Frac
     max_reports: Annotated[int, Field(ge=4, le=12)]
     held_out_frac: Frac
     longer_frac: Frac

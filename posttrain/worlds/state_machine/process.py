@@ -9,11 +9,12 @@ every further one would be false: each machine gets its data as a model.
 
 import ast
 import itertools
+import random
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from statemachine.io.scxml.reader import SCXMLReader, parse_scxml
 FOLDER = Path(__file__).parent / "processes"
 _OURS = "{urn:posttrain:process}"  # attributes `owner` of a state with work, `options` of data
 _JOINED = "done.state."  # raised by the machine itself where all regions are at their end
+_WORD = "[A-Z][a-z]+"  # of a state or an event
 _MAX_SITUATIONS = 200  # a counter without a guard has no end
 Value = str | int
 Data = Mapping[str, Value]
@@ -50,14 +52,16 @@ class Situation:
 class Process:
     """`owners` has the number of the sub-agent, from 1 on, of each state with work; `reports` the
     events that its owner may report; `data` what each datum may begin with. `situations` are by
-    their key for each choice of data, where the process begins first."""
+    their key for each choice of data, where the process begins first. `lines` show it: one for each
+    state, `State@owner:Event[guard]>State`. A compound state has braces, its own events behind
+    them; `State*` is where it was before; parallel ones stand after `&`."""
 
     name: str
     owners: Mapping[str, int]
     reports: Mapping[str, tuple[str, ...]]
     data: Mapping[str, tuple[Value, ...]]
     situations: Mapping[tuple[Value, ...], Mapping[str, Situation]]
-    definition: StateMachineDefinition
+    lines: str
 
     def after(self, data: Data, events: Sequence[str]) -> Situation | None:
         """The situation after these events; None where one of them was not enabled."""
@@ -70,17 +74,38 @@ class Process:
         return found
 
     def text(self, owners: Mapping[str, str]) -> str:
-        """A line for each state: `State@owner:Event[guard]>State`. A compound state has braces, its
-        own events behind them; `State*` is where it was before; parallel ones stand after `&`."""
-        states = self.definition.states
-        former = {history: f"{state.id}*" for state in _every(states) for history in state.history}
-        return "\n".join(_line(state, owners, former) for state in states.values() if not state.final)
+        """The lines with the owners' names; without owners where there are none."""
+        return re.sub(f"({_WORD})@[0-9]", lambda at: f"{at[1]}@{owners[at[1]]}" if owners else at[1], self.lines)
+
+    def renamed(self, words: Mapping[str, str]) -> "Process":
+        """The same process under other words for its states and events."""
+
+        def new(text: str) -> str:
+            return re.sub(_WORD, lambda found: words.get(found[0], found[0]), text)
+
+        return Process(
+            name=self.name,
+            owners={new(state): number for state, number in self.owners.items()},
+            reports={new(state): tuple(map(new, events)) for state, events in self.reports.items()},
+            data=self.data,
+            situations={
+                values: {key: _renamed(one, new) for key, one in found.items()}
+                for values, found in self.situations.items()
+            },
+            lines=new(self.lines),
+        )
 
 
-@cache
+@lru_cache(maxsize=1024)
 def load_process(name: str) -> Process:
-    """One of the processes of this world."""
-    return read_process((FOLDER / f"{name}.scxml").read_text(encoding="utf-8"))
+    """One of the processes of this world; `order#17` is the order under words that 17 draws among
+    those of all processes, so that nothing about it can be known without reading."""
+    plain, _, naming = name.partition("#")
+    texts = {file.stem: file.read_text(encoding="utf-8") for file in sorted(FOLDER.glob("*.scxml"))}
+    if not naming:
+        return read_process(texts[name])
+    own, every = _words(texts[plain]), _words("".join(texts.values()))
+    return load_process(plain).renamed(dict(zip(own, random.Random(name).sample(every, len(own)), strict=True)))
 
 
 def read_process(scxml: str) -> Process:
@@ -103,7 +128,22 @@ def read_process(scxml: str) -> Process:
         _check_ends(found)
     parents = {child: state.id for state in states.values() for child in state.states}
     reports = {state: tuple(_events_at(state, states, parents)) for state in owners}
-    return Process(str(definition.name), owners, reports, data, situations, definition)
+    former = {history: f"{state.id}*" for state in states.values() for history in state.history}
+    lines = "\n".join(_line(one, owners, former) for one in definition.states.values() if not one.final)
+    return Process(str(definition.name), owners, reports, data, situations, lines)
+
+
+def _renamed(found: Situation, new: Callable[[str], str]) -> Situation:
+    """The moves' keys stay as they are, and so does what only a check asks for."""
+    working = tuple(map(new, found.working))
+    moves = {new(event): key for event, key in found.moves.items()}
+    return replace(found, name=new(found.name), working=working, moves=moves)
+
+
+@cache
+def _words(scxml: str) -> list[str]:
+    """The names of states and events, in their order; those of regions' ends are never told."""
+    return list(dict.fromkeys(re.findall(f'(?:id|event)="({_WORD})"', scxml)))
 
 
 class _Model:
@@ -210,7 +250,7 @@ def _check_words(states: Mapping[str, State], owners: Mapping[str, int]) -> None
     if odd := {name for name, state in states.items() if _has_work(state)} ^ owners.keys():
         raise ValueError(f"{min(odd)} has an owner and no work, or work and no owner; let p:owner say whose it is")
     for word in (events := {event for state in states.values() for event in _events(state)}) | states.keys():
-        if not re.fullmatch("[A-Z][a-z]+", word) or (word in events and word in states):
+        if not re.fullmatch(_WORD, word) or (word in events and word in states):
             raise ValueError(f"{word!r} names a state or an event; give each a capitalised word of its own")
 
 
@@ -236,7 +276,7 @@ def _check_ends(situations: Mapping[str, Situation]) -> None:
         raise ValueError(f"no end can be reached from {stuck[0]}; add a transition")
 
 
-def _line(state: State, owners: Mapping[str, str], former: Mapping[str, str]) -> str:
+def _line(state: State, owners: Mapping[str, int], former: Mapping[str, str]) -> str:
     moves = [
         f"{'done' if one.event.startswith(_JOINED) else one.event}"
         f"{'[' + one.cond.replace(' ', '') + ']' if isinstance(one.cond, str) else ''}"
@@ -245,6 +285,6 @@ def _line(state: State, owners: Mapping[str, str], former: Mapping[str, str]) ->
         if one.event
     ]
     if not state.states:
-        return f"{state.id}{'@' + owners[state.id] if state.id in owners else ''}:{','.join(moves)}"
+        return f"{state.id}@{owners[state.id]}:{','.join(moves)}"
     inner = [_line(one, owners, former) for one in state.states.values() if not one.final]
     return f"{state.id}{{{('&' if state.parallel else chr(10)).join(inner)}}}{','.join(moves)}"
