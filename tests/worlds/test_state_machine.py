@@ -8,10 +8,14 @@ import pytest
 from pydantic import ValidationError
 from statemachine.io import load
 
+from posttrain.config.named_world import DEFAULT_REWARD
+from posttrain.rewards.params import RewardParams
+from posttrain.rewards.total import load_reward
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import ScriptedPolicy, expert_policy
 from posttrain.types import SPLITS, StopReason, Task
-from posttrain.worlds.catalog import cost_names, example_params, make_domain, world_params
+from posttrain.world_check.check import check_world
+from posttrain.worlds.catalog import cost_names, example_params, make_domain, score_names, world_params
 from posttrain.worlds.scripts import ScriptedExpert, call, say
 from posttrain.worlds.state_machine.case import COSTS, Goal, Report, Step
 from posttrain.worlds.state_machine.domain import StateMachineDomain
@@ -260,6 +264,15 @@ def test_solo_has_the_same_ways_and_no_agents():
     assert [task.goal for task in tasks] == [task.goal for task in alone]
     assert all("@" in task.messages[1].content and "delegate" in task.tools for task in tasks)
     assert not any("@" in task.messages[1].content or "delegate" in task.tools for task in alone)
+
+
+@pytest.mark.parametrize("is_solo", [False, True])
+def test_the_world_keeps_the_contract(is_solo):
+    domain = domain_of({"skips_update": 0.5}, is_solo=is_solo)
+    rule = load_reward(RewardParams.model_validate(DEFAULT_REWARD), score_names(domain))
+    found = check_world(lambda: domain, dict.fromkeys(SPLITS, 3), rule, section=None)
+    assert {finding.why for finding in found.findings if finding.state == "FAILED"} == set()
+    assert len(found.findings) == 12
 
 
 def test_the_costs_are_scores_of_every_outcome(domain):
