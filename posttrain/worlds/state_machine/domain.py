@@ -90,9 +90,9 @@ class StateMachineDomain:
         if share < params.held_out_frac + params.longer_frac:
             part = "held_out" if share < params.held_out_frac else "longer"
         names = params.held_out_processes if part == "held_out" else params.processes
-        name = names[place % len(names)]
-        if split in ("sft", "rl") and draw.random() < params.renamed_frac:
-            name = f"{name}#{draw.randrange(10**6)}"
+        name, naming = names[place % len(names)], random.Random(f"state_machine naming {params.seed} {split} {place}")
+        if split in ("sft", "rl") and naming.random() < params.renamed_frac:
+            name = f"{name}#{naming.randrange(10**6)}"
         noise = draw.choice(NOISES) if draw.random() < params.noise_frac else "none"
         return self._made(split, name, part, noise, draw)
 
