@@ -89,8 +89,9 @@ class StateMachineDomain:
         part, share = "trained", draw.random() if split.startswith("test") else 1.0
         if share < params.held_out_frac + params.longer_frac:
             part = "held_out" if share < params.held_out_frac else "longer"
-        names = params.held_out_processes if part == "held_out" else params.processes
-        name, naming = names[place % len(names)], random.Random(f"state_machine naming {params.seed} {split} {place}")
+        names: Sequence[str] = params.held_out_processes if part == "held_out" else params.processes
+        name = names[place % len(names)]
+        naming = random.Random(f"state_machine naming {params.seed} {split} {place}")
         if split in ("sft", "rl") and naming.random() < params.renamed_frac:
             name = f"{name}#{naming.randrange(10**6)}"
         noise = draw.choice(NOISES) if draw.random() < params.noise_frac else "none"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from statemachine import StateChart
 from statemachine.exceptions import InvalidDefinition, TransitionNotAllowed
@@ -32,6 +32,7 @@ _WORD = "[A-Z][a-z]+"  # of a state or an event
 _MAX_SITUATIONS = 200  # a counter without a guard has no end
 Value = str | int
 Data = Mapping[str, Value]
+Machine: TypeAlias = "StateChart[_Model]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ class _Model:
         vars(self).update(data)
 
 
-def _machine_class(definition: StateMachineDefinition) -> type[StateChart]:
+def _machine_class(definition: StateMachineDefinition) -> type[Machine]:
     """A class of machines that raise what SCXML would pass over."""
     definition.datamodel = None
     interpreter = Interpreter(reader=SCXMLReader(), evaluator=evaluator_for(trusted=False))
@@ -164,10 +165,10 @@ def _machine_class(definition: StateMachineDefinition) -> type[StateChart]:
     return machine
 
 
-def _explore(machine: type[StateChart], data: Data, states: Mapping[str, State]) -> dict[str, Situation]:
+def _explore(machine: type[Machine], data: Data, states: Mapping[str, State]) -> dict[str, Situation]:
     """Every situation that the machine reaches with `data`, the first one first."""
     found: dict[str, Situation] = {}
-    waiting: list[StateChart] = [machine(model=_Model(data))]
+    waiting: list[Machine] = [machine(model=_Model(data))]
     while waiting:
         at = waiting.pop(0)
         if (key := _key(at)) in found:
@@ -190,11 +191,11 @@ def _explore(machine: type[StateChart], data: Data, states: Mapping[str, State])
     return found
 
 
-def _value(guard: str, at: StateChart) -> bool:
+def _value(guard: str, at: Machine) -> bool:
     return bool(evaluator_for(trusted=False).compile_bool(guard)(machine=at))
 
 
-def _sent(found: StateChart, event: str) -> StateChart:
+def _sent(found: Machine, event: str) -> Machine:
     """Another machine, where `found` would be after the event."""
     other = type(found)(model=_Model({}))
     vars(other.model).update(vars(found.model))
@@ -203,7 +204,7 @@ def _sent(found: StateChart, event: str) -> StateChart:
     return other
 
 
-def _key(found: StateChart) -> str:
+def _key(found: Machine) -> str:
     """Equal where the machine will do the same from here on: the history of a compound state counts
     while that state is left."""
     active = sorted(map(str, found.configuration_values))
@@ -217,7 +218,7 @@ def _key(found: StateChart) -> str:
 
 def _values(element: ElementTree.Element) -> tuple[Value, ...]:
     """The values that a datum may begin with: its options, or the one of its `expr`."""
-    texts = element.get(f"{_OURS}options") or element.get("expr", "None")
+    texts = element.get(f"{_OURS}options") or element.get("expr") or "None"
     return tuple(ast.literal_eval(text) for text in texts.split())
 
 
