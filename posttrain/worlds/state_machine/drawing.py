@@ -23,19 +23,19 @@ _TEXTS: Mapping[str, Sequence[str]] = {
 
 def feasible_lengths(process: str, data: Data, lengths: range) -> list[int]:
     """The numbers of events after which the process may be at an end."""
-    values = tuple(data.values())
-    first = next(iter(load_process(process).situations[values]))
-    return [length for length in lengths if _can_end(process, values, first, length)]
+    values, plain = tuple(data.values()), process.partition("#")[0]
+    first = next(iter(load_process(plain).situations[values]))
+    return [length for length in lengths if _can_end(plain, values, first, length)]
 
 
 def draw_way(process: str, data: Data, length: int, draw: random.Random) -> list[str]:
     """Events that lead to an end, each drawn among those from which the rest can still arrive."""
-    values = tuple(data.values())
+    values, plain = tuple(data.values()), process.partition("#")[0]  # its ends do not depend on words
     situations = load_process(process).situations[values]
     at, way = next(iter(situations)), list[str]()
     for left in range(length - 1, -1, -1):
         moves = situations[at].moves
-        way.append(draw.choice([event for event in moves if _can_end(process, values, moves[event], left)]))
+        way.append(draw.choice([event for event in moves if _can_end(plain, values, moves[event], left)]))
         at = moves[way[-1]]
     return way
 
@@ -105,12 +105,8 @@ class Teller:
         return f"{self.owners[state]}: {Template(frame).substitute(words)}"
 
 
-def _can_end(process: str, values: tuple[Value, ...], key: str, length: int) -> bool:
-    return _plain_can_end(process.partition("#")[0], values, key, length)
-
-
 @cache
-def _plain_can_end(process: str, values: tuple[Value, ...], key: str, length: int) -> bool:
+def _can_end(process: str, values: tuple[Value, ...], key: str, length: int) -> bool:
     found = load_process(process).situations[values][key]
     if found.is_end or not length:
         return found.is_end and not length
