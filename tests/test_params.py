@@ -310,7 +310,9 @@ def leaves(content: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 def test_a_world_is_the_librarys_or_is_written_as_ones_own(content: dict[str, Any], name: str, hint: str):
     problem = refused(with_values(content, {"world.type": name}))["world.type"]
     assert (problem.kind, problem.value, problem.remedy) == ("no_such_type", repr(name), hint)
-    assert problem.reason.endswith("stocks, toy, brokerage, errands, bfcl, tau2, http_env, gymnasium, module:function")
+    assert problem.reason.endswith(
+        "stocks, toy, brokerage, errands, state_machine, bfcl, tau2, http_env, gymnasium, module:function"
+    )
 
 
 @pytest.mark.parametrize(

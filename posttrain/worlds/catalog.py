@@ -30,6 +30,7 @@ from posttrain.worlds.protocol import (
     RegeneratingDomain,
     ScoringDomain,
 )
+from posttrain.worlds.state_machine.params import StateMachineParams
 from posttrain.worlds.stocks.params import StocksParams
 from posttrain.worlds.tau2.params import Tau2Params
 from posttrain.worlds.toy.params import ToyParams
@@ -51,6 +52,7 @@ World = Annotated[
     | Annotated[ToyParams, Tag("toy")]
     | Annotated[BrokerageParams, Tag("brokerage")]
     | Annotated[ErrandsParams, Tag("errands")]
+    | Annotated[StateMachineParams, Tag("state_machine")]
     | Annotated[BfclParams, Tag("bfcl")]
     | Annotated[Tau2Params, Tag("tau2")]
     | Annotated[HttpEnvParams, Tag("http_env")]
@@ -96,6 +98,10 @@ def make_domain(world: WorldParams) -> Domain:
             from posttrain.worlds.errands.domain import ErrandsDomain
 
             return ErrandsDomain(world)
+        case StateMachineParams():
+            from posttrain.worlds.state_machine.domain import StateMachineDomain
+
+            return StateMachineDomain(world)
         case BfclParams():
             from posttrain.worlds.bfcl.domain import BfclDomain
 
