@@ -17,6 +17,7 @@ from posttrain.runtime.plain_yaml import load_yaml
 from posttrain.types import Split, Task
 from posttrain.worlds.bfcl.params import BfclParams
 from posttrain.worlds.brokerage.params import BrokerageParams
+from posttrain.worlds.calculator.params import CalculatorParams
 from posttrain.worlds.grading import CONSENT, GENERAL_SCORES
 from posttrain.worlds.gymnasium.params import GymnasiumParams
 from posttrain.worlds.http_env.params import HttpEnvParams
@@ -42,6 +43,7 @@ World = Annotated[
     Annotated[StocksParams, Tag("stocks")]
     | Annotated[ToyParams, Tag("toy")]
     | Annotated[BrokerageParams, Tag("brokerage")]
+    | Annotated[CalculatorParams, Tag("calculator")]
     | Annotated[BfclParams, Tag("bfcl")]
     | Annotated[Tau2Params, Tag("tau2")]
     | Annotated[HttpEnvParams, Tag("http_env")]
@@ -83,6 +85,10 @@ def make_domain(world: WorldParams) -> Domain:
             from posttrain.worlds.brokerage.domain import BrokerageDomain
 
             return BrokerageDomain(world)
+        case CalculatorParams():
+            from posttrain.worlds.calculator.domain import CalculatorDomain
+
+            return CalculatorDomain(world)
         case BfclParams():
             from posttrain.worlds.bfcl.domain import BfclDomain
 
