@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from posttrain.export.world_folder import ExportedWorld, load_exported
+from posttrain.export.world_folder import SAY, ExportedWorld, load_exported
 from posttrain.rollout.agent_loops import ToolFailed, run_calls
 from posttrain.rollout.episode import Episode, Reply
 from posttrain.rollout.episodes import run_episodes
@@ -24,25 +24,13 @@ from posttrain.rollout.policy import expert_policy
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.types import Message, Split, StopReason, Task, ToolCall, ToolOutcome, ToolRun, Trajectory
 from posttrain.worlds.protocol import ClosableWorld, ExpertDomain, WorldFailed
-from posttrain.worlds.tools import Tool, ToolError, error_text, is_error, json_object, result_text, tool_from
+from posttrain.worlds.tools import Tool, ToolError, error_text, is_error, json_object, result_text
 
 T = TypeVar("T")
 _HINTS = {"string": str, "integer": int, "number": float, "boolean": bool, "object": dict}
 _NOT_TOOLS = ("reset", "get_reward")  # methods of an environment that TRL calls itself
 _BROKEN = ('{"error":"the tool is broken"}', ToolRun("", "", "failed"))
 _NUM_PROBED = 50  # tasks that the expert plays, to see whether a user answers
-
-
-def _say(text: str) -> str:
-    """Say something to the user and read the answer; the final answer is no call.
-
-    Args:
-        text: what to say
-    """
-    return text
-
-
-SAY = tool_from(_say, name="say")
 
 
 class TrlWorld:

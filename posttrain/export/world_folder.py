@@ -23,6 +23,7 @@ from posttrain.runtime.limits import reason
 from posttrain.types import Split, Task
 from posttrain.worlds.catalog import World, score_names, tasks_of
 from posttrain.worlds.protocol import Domain
+from posttrain.worlds.tools import tool_from
 
 Trainer = Literal["trl", "verifiers", "openenv"]
 _TEMPLATES = resources.files("posttrain.export") / "templates"
@@ -31,6 +32,18 @@ _FILES: dict[Trainer, Sequence[str]] = {  # `MODULE` in a name is the module's
     "verifiers": ("MODULE.py", "pyproject.toml", "README.md"),
     "openenv": ("openenv.yaml", "README.md"),
 }
+
+
+def _say(text: str) -> str:
+    """Say something to the user and read the answer; the final answer is no call.
+
+    Args:
+        text: what to say
+    """
+    return text
+
+
+SAY = tool_from(_say, name="say")
 
 
 class WorldKnobs(Section):

@@ -10,8 +10,8 @@ from transformers.utils import get_json_schema
 from trl import GRPOConfig, GRPOTrainer
 
 from benchmarks.trl_peer import RESPONSE_TEMPLATE
-from posttrain.export.trl_world import SAY, TrlWorld
-from posttrain.export.world_folder import write_world_folder
+from posttrain.export.trl_world import TrlWorld
+from posttrain.export.world_folder import SAY, write_world_folder
 from posttrain.models.codec import ChatCodec
 from posttrain.models.params import ScratchModel
 from posttrain.models.scratch import scratch_model
