@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ from fastapi.responses import JSONResponse
 
 from posttrain.export.world_folder import SAY, ExportedWorld
 from posttrain.rollout.pushed import PushedEpisode
-from posttrain.runtime.exits import StageError
+from posttrain.runtime.exits import ConfigurationError, StageError
 from posttrain.runtime.limits import reason
 from posttrain.runtime.loopback import LOOPBACK, stranger
 from posttrain.types import SPLITS, Message, StopReason, Task, ToolCall
@@ -201,40 +202,40 @@ class EnvServer:
             raise BadRequest(f"index is {str(index)[:80]}; the split has the tasks 0 to {len(tasks) - 1}")
         return tasks[index]
 
-    async def _serve_session(self, socket: WebSocket) -> None:
-        if not self._is_open and stranger(socket.headers, socket.url.port or 80):
-            await socket.close(1008)
+    async def _serve_session(self, client: WebSocket) -> None:
+        if not self._is_open and stranger(client.headers, client.url.port or 80):
+            await client.close(1008)
             return
-        await socket.accept()
+        await client.accept()
         if self._num_sessions >= self._max_sessions:
             why = BadRequest(f"{self._num_sessions} sessions are open, as many as may be", "CAPACITY_REACHED")
-            await socket.send_text(_error(why))
-            await socket.close(1013)
+            await client.send_text(_error(why))
+            await client.close(1013)
             return
         self._num_sessions += 1
         session = Session(self._world, self._chosen)
         try:
-            await self._talk(socket, session)
+            await self._talk(client, session)
         except (WebSocketDisconnect, TimeoutError):
             pass
         finally:
             self._num_sessions -= 1
             await session.close()
             with contextlib.suppress(RuntimeError, WebSocketDisconnect):  # where the client closed it
-                await socket.close()
+                await client.close()
 
-    async def _talk(self, socket: WebSocket, session: Session) -> None:
+    async def _talk(self, client: WebSocket, session: Session) -> None:
         while True:
             async with asyncio.timeout(self._timeout_s):
-                text = await socket.receive_text()
+                text = await client.receive_text()
             try:
                 answer = await session.answer(text)
             except (BadRequest, StageError) as error:
-                await socket.send_text(_error(error))
+                await client.send_text(_error(error))
                 continue
             if answer is None:
                 return
-            await socket.send_text(json.dumps(answer, ensure_ascii=False))
+            await client.send_text(json.dumps(answer, ensure_ascii=False))
 
     async def _refuse_strangers(self, request: Request, call_next: Callable[[Request], Any]) -> Any:
         why = "" if self._is_open else stranger(request.headers, request.url.port or 80)
@@ -242,12 +243,16 @@ class EnvServer:
 
 
 def serve_world(world: ExportedWorld, *, host: str, port: int, max_sessions: int, session_timeout_s: float) -> None:
-    """Serve until Ctrl-C."""
+    """Serve until Ctrl-C; port 0 is any free one. Raises ConfigurationError where it is taken."""
     is_open = host not in (LOOPBACK, "localhost")
-    server = EnvServer(world, max_sessions=max_sessions, session_timeout_s=session_timeout_s, is_open=is_open)
-    print(f"{world.domain.name}: http://{host}:{port}, until Ctrl-C", flush=True)
+    app = EnvServer(world, max_sessions=max_sessions, session_timeout_s=session_timeout_s, is_open=is_open).app()
+    try:
+        listening = socket.create_server((host, port))
+    except (OSError, OverflowError) as error:
+        raise ConfigurationError(f"port {port} of {host} cannot be had ({error}): name another") from error
+    print(f"{world.domain.name}: http://{host}:{listening.getsockname()[1]} until Ctrl-C", flush=True)
     # No pings: a client that waits for its model answers none. A silent session ends by its time.
-    uvicorn.run(server.app(), host=host, port=port, ws_ping_interval=None, log_level="warning")
+    uvicorn.Server(uvicorn.Config(app, ws_ping_interval=None, log_level="warning")).run(sockets=[listening])
 
 
 def _message(given: Any) -> Message:

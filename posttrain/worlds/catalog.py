@@ -26,6 +26,7 @@ from posttrain.worlds.protocol import CostlyDomain, Domain, ExpertDomain, Regene
 from posttrain.worlds.stocks.params import StocksParams
 from posttrain.worlds.tau2.params import Tau2Params
 from posttrain.worlds.toy.params import ToyParams
+from posttrain.worlds.verifiers.params import VerifiersParams
 
 OWN = "module:function"  # the tag of a world of your own, where types are listed
 
@@ -48,6 +49,7 @@ World = Annotated[
     | Annotated[Tau2Params, Tag("tau2")]
     | Annotated[HttpEnvParams, Tag("http_env")]
     | Annotated[GymnasiumParams, Tag("gymnasium")]
+    | Annotated[VerifiersParams, Tag("verifiers")]
     | Annotated[OwnWorldParams, Tag(OWN)],
     Field(discriminator=Discriminator(_tag)),
 ]
@@ -105,6 +107,10 @@ def make_domain(world: WorldParams) -> Domain:
             from posttrain.worlds.gymnasium.domain import GymnasiumDomain
 
             return GymnasiumDomain(world)
+        case VerifiersParams():
+            from posttrain.worlds.verifiers.domain import VerifiersDomain
+
+            return VerifiersDomain(world)
     domain: Domain = load_named(world.type, knob="world.type is")(world)
     return domain
 
