@@ -47,7 +47,7 @@ _ACTION = {
 
 
 class BadRequest(Exception):
-    """What cannot be served, with OpenEnv's code for it."""
+    """A request that cannot be served, with OpenEnv's code for the reason."""
 
     def __init__(self, message: str, code: str = "VALIDATION_ERROR") -> None:
         super().__init__(message)

@@ -36,7 +36,7 @@ class FirstIndices(Section):
 
 
 class NumberedTasksParams(WorldParams):
-    """Of a world whose tasks have numbers: where each split begins."""
+    """Knobs of a world with numbered tasks: each split is a range of them."""
 
     first_index: FirstIndices
 
