@@ -16,6 +16,7 @@ import itertools
 import json
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import uvicorn
@@ -62,6 +63,7 @@ class Session:
         self._world, self._choose = world, choose
         self._played: PushedEpisode | None = None
         self._episode_id: str | None = None
+        self._is_told = False  # of its end
 
     async def answer(self, text: str) -> dict[str, Any] | None:
         """The answer to one message of the client; None where it closes. Raises BadRequest."""
@@ -69,6 +71,8 @@ class Session:
         if asked is None:
             raise BadRequest("the message is no JSON object", "INVALID_JSON")
         data = asked.get("data") or {}
+        if not isinstance(data, dict):
+            raise BadRequest("data is no JSON object")
         match asked.get("type"):
             case "reset":
                 return {"type": "observation", "data": await self._reset(data)}
@@ -89,6 +93,7 @@ class Session:
         task = self._choose(data)
         await self.close()
         self._played = PushedEpisode(self._world.domain, task, self._world.limits)
+        self._is_told = False
         self._episode_id = str(data.get("episode_id") or task.task_id)
         messages, tools = await self._played.begin(), [tool.schema() for tool in self._offered()]
         return self._seen({"task_id": task.task_id, "messages": _openai(messages), "tools": tools})
@@ -101,19 +106,27 @@ class Session:
             return self._seen(
                 {"tools": [{**name, "input_schema": one.parameters} for name, one in zip(named, tools, strict=True)]}
             )
-        if played is None or played.trajectory is not None:
+        if played is None or self._is_told:
             raise BadRequest("no episode is open: reset begins one", "EXECUTION_ERROR")
-        stop = StopReason(data["stop"]) if data.get("stop") in OUT_OF_TIME else None
+        if played.trajectory is not None:  # its time was over while the agent wrote
+            return self._seen({"messages": []})
+        stop = StopReason(str(data["stop"])) if str(data.get("stop")) in OUT_OF_TIME else None
         match kind:
             case "call_tool":
                 name, arguments = str(data.get("tool_name")), data.get("arguments") or {}
-                call = ToolCall("", name, json.dumps(arguments, ensure_ascii=False))
-                is_said = name == SAY.name and name not in played.episode.tools
-                said = Message("assistant", str(arguments.get("text", ""))) if is_said else None
-                answers = await played.push(said or Message("assistant", tool_calls=(call,)))
+                message = Message("assistant", tool_calls=(ToolCall("", name, json.dumps(arguments)),))
+                if name == SAY.name and name not in played.episode.tools and isinstance(arguments, dict):
+                    message = Message("assistant", str(arguments.get("text", "")))
+                answers = await played.push(message)
                 return self._seen({"tool_name": name, "result": answers[0].content if answers else None})
             case "message":
-                return self._seen({"messages": _openai(await played.push(_message(data.get("message")), stop))})
+                message = _message(data.get("message"))
+                ids = iter(call.id for call in message.tool_calls)  # a client's own, and the episode has others
+                answers = [
+                    replace(one, tool_call_id=next(ids, None)) if one.role == "tool" else one
+                    for one in await played.push(message, stop)
+                ]
+                return self._seen({"messages": _openai(answers)})
             case "stop":
                 await played.push(None, stop or StopReason.TURN_LIMIT)
                 return self._seen({"messages": []})
@@ -129,6 +142,7 @@ class Session:
         over = self._played.trajectory if self._played is not None else None
         if over is None or self._played is None:
             return {"observation": observation, "reward": 0.0, "done": False}
+        self._is_told = True
         scored = self._world.reward.score(over, self._played.task)
         if scored.outcome is None:
             raise BadRequest(f"the episode is lost, by no doing of the agent's: {over.failure}", "SESSION_ERROR")
@@ -181,7 +195,7 @@ class EnvServer:
                 case "task":
                     task = self._chosen(asked)
                     return {"task": _shown(tasks.index(task), task)}
-        except (BadRequest, StageError) as error:
+        except (BadRequest, StageError, TypeError) as error:  # a start or stop that is no number
             raise HTTPException(400, str(error)) from error
         raise HTTPException(404, "tasks, task_range, task and num_tasks are served")
 
@@ -197,7 +211,9 @@ class EnvServer:
         tasks, index = self._of(data.get("split", "rl")), data.get("index")
         if index is None:
             seed = data.get("seed")
-            index = (next(self._next) if seed is None else int(seed)) % max(len(tasks), 1)
+            if not isinstance(seed, int | None):
+                raise BadRequest(f"seed is {str(seed)[:80]!r}; it is a whole number")
+            index = (next(self._next) if seed is None else seed) % max(len(tasks), 1)
         if not isinstance(index, int) or not 0 <= index < len(tasks):
             raise BadRequest(f"index is {str(index)[:80]}; the split has the tasks 0 to {len(tasks) - 1}")
         return tasks[index]

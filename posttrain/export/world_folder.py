@@ -30,7 +30,7 @@ _TEMPLATES = resources.files("posttrain.export") / "templates"
 _FILES: dict[Trainer, Sequence[str]] = {  # `MODULE` in a name is the module's
     "trl": ("train.py", "README.md"),
     "verifiers": ("MODULE.py", "pyproject.toml", "README.md"),
-    "openenv": ("openenv.yaml", "README.md"),
+    "openenv": ("README.md",),
 }
 
 

@@ -1,6 +1,8 @@
 """The server of a world by OpenEnv's protocol: sessions, their end, and what is refused."""
 
 import json
+import time
+from dataclasses import replace
 
 import pytest
 from starlette.testclient import TestClient
@@ -97,6 +99,36 @@ def test_an_episode_that_its_agent_leaves_unfinished_is_graded_as_it_is(calculat
         assert (seen["done"], seen["metadata"]["stop_reason"]) == (True, "turn_limit")
 
 
+def test_results_have_the_ids_that_the_client_gave_its_calls(calculator):
+    calls = [
+        {
+            "id": f"x{index}",
+            "type": "function",
+            "function": {"name": "calculate", "arguments": f'{{"expression":"{index}+1"}}'},
+        }
+        for index in (5, 3)
+    ]
+    with session_of(client_of(calculator)) as session:
+        ask(session, "reset", index=0)
+        step(session, type="call_tool", tool_name="calculate", arguments={"expression": "2"})
+        seen = step(session, type="message", message={"role": "assistant", "content": None, "tool_calls": calls})
+    assert [(one["tool_call_id"], one["content"]) for one in seen["observation"]["messages"]] == [
+        ("x5", '{"value":"6"}'),
+        ("x3", '{"value":"4"}'),
+    ]
+
+
+def test_an_agent_that_writes_for_too_long_hears_of_the_end_and_its_reward_once(calculator):
+    knobs = calculator.knobs.model_copy(update={"agent": calculator.limits.model_copy(update={"max_seconds": 0.2})})
+    with session_of(client_of(replace(calculator, knobs=knobs))) as session:
+        ask(session, "reset", index=0)
+        step(session, type="call_tool", tool_name="calculate", arguments={"expression": "2"})
+        time.sleep(0.6)
+        seen = step(session, type="call_tool", tool_name="say", arguments={"text": "ANSWER: 2"})
+        assert (seen["done"], seen["metadata"]["stop_reason"]) == (True, "time_limit")
+        assert ask(session, "step", type="stop")["data"]["code"] == "EXECUTION_ERROR"
+
+
 def test_a_full_server_says_so_and_has_room_again_when_a_silent_session_has_ended(calculator):
     client = client_of(calculator, max_sessions=1, session_timeout_s=0.5)
     with session_of(client) as first:
@@ -118,6 +150,8 @@ def test_a_full_server_says_so_and_has_room_again_when_a_silent_session_has_ende
         ('{"type": "reset", "data": {"split": "train"}}', "VALIDATION_ERROR"),
         ('{"type": "reset", "data": {"index": 100000}}', "VALIDATION_ERROR"),
         ('{"type": "reset", "data": {"index": "1"}}', "VALIDATION_ERROR"),
+        ('{"type": "reset", "data": {"seed": "1"}}', "VALIDATION_ERROR"),
+        ('{"type": "reset", "data": [1]}', "VALIDATION_ERROR"),
         ('{"type": "step", "data": {"type": "message", "message": {"role": "user"}}}', "EXECUTION_ERROR"),
     ],
 )

@@ -56,13 +56,6 @@ _STORIES: Mapping[str, Story] = {
         ("$p has $a stamps and gets $b more. How many now?", "Of stamps $p owned $a, $b are new: what sum is it?"),
         ("$p有$a张邮票,又得到$b张。现在有几张?", "$p原有邮票$a张,新添$b张,共有多少?"),
     ),
-    "boxes": Story(
-        1,
-        "$a*$c",
-        "$a+$c",
-        ("$p fills $c boxes with $a nuts each. How many nuts?", "A box has $a nuts, $p has $c such: how many in all?"),
-        ("$p装了$c盒坚果,每盒$a颗。一共几颗?", "每盒坚果$a颗,$p有$c盒,总数是多少?"),
-    ),
     "share": Story(
         1,
         "$t/$c",
@@ -88,13 +81,6 @@ _STORIES: Mapping[str, Story] = {
         "$a*$b/100",
         ("A coat costs $a, and $p gets $b percent off. What does $p pay?", "$p takes $b percent off $a: what remains?"),
         ("大衣$a元,$p得到百分之$b的减价。要付几元?", "原价$a元减去百分之$b,$p花多少?"),
-    ),
-    "trip": Story(
-        3,
-        "$a*$c+$b*$d",
-        "$a*$c+$b",
-        ("$p drives $c hours at $a km/h and $d at $b km/h. How far?", "Hours: $c at $a km/h, $d at $b. $p makes what?"),
-        ("$p以每小时$a公里开$c小时,再以$b公里开$d小时。共几公里?", "$c小时时速$a,$d小时时速$b,$p走了多远?"),
     ),
     "rest": Story(
         3,
