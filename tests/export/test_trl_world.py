@@ -11,16 +11,19 @@ from trl import GRPOConfig, GRPOTrainer
 
 from benchmarks.trl_peer import RESPONSE_TEMPLATE
 from posttrain.export.trl_world import TrlWorld
-from posttrain.export.world_folder import SAY, write_world_folder
+from posttrain.export.world_folder import SAY, ExportedWorld, write_world_folder
 from posttrain.models.codec import ChatCodec
 from posttrain.models.params import ScratchModel
 from posttrain.models.scratch import scratch_model
 from posttrain.models.tokenizer import train_tokenizer
+from posttrain.rewards.total import load_reward
 from posttrain.rollout.episode import Reply
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.policy import expert_policy
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import Message, StopReason, ToolCall
+from posttrain.worlds.catalog import example_params, score_names
+from posttrain.worlds.text_env import Step, TextEnvDomain
 from tests.tiny import KNOBS
 
 STEPS, GROUP = 5, 4
@@ -234,6 +237,50 @@ def test_an_episode_that_was_cut_off_is_graded_and_one_without_its_world_has_its
     assert first == 1.0
     assert second == pytest.approx(0.05)  # its format is right and it has no answer
     assert lost == (first + second) / 2
+
+
+class Guesses(TextEnvDomain):
+    """A number to guess, by messages alone."""
+
+    def environment(self, index):
+        return Guessed(index % 10)
+
+
+class Guessed:
+    def __init__(self, number):
+        self.number = number
+
+    async def reset(self):
+        return "A number below 10."
+
+    async def step(self, action):
+        is_it = action == str(self.number)
+        return Step("higher" if int(action) < self.number else "lower", float(is_it), is_it)
+
+    async def close(self):
+        pass
+
+
+def test_an_environment_of_text_opens_behind_the_prompt_and_is_played_by_what_is_said(tmp_path):
+    world = exported(tmp_path, "calculator")
+    params = example_params("http_env").model_copy(update={"action_format": "text"})
+    knobs = world.world.knobs.model_copy(update={"world": params})
+    reward = load_reward(world.world.knobs.reward, score_names(Guesses(params, "guesses")))
+    world.world = ExportedWorld(knobs, Guesses(params, "guesses"), reward)
+    world._extra = {"say": SAY}
+    row = world.rows("rl")[7]
+    assert row["prompt"][-1] == {"role": "user", "content": ""}
+    environment = world.environments[row.pop("environment")]()
+    assert environment.reset(**row) == "A number below 10."
+    completion = []
+    for guess, answer in (("5", "higher"), ("7", None)):
+        assert json.loads(environment.say(text=guess))["user"] == answer
+        completion.append({"role": "assistant", "content": "", "tool_calls": [call_of("say", text=guess)]})
+        completion.append({"role": "tool", "name": "say", "content": json.dumps({"user": answer})})
+    assert "over" in environment.say(text="8")
+    graded = environment._recorder.graded([*completion, {"role": "assistant", "content": "8"}], is_cut=False)
+    assert (graded.outcome.reward, graded.is_strict_success, graded.stop_reason) == (1.0, True, "world_over")
+    assert [message.content for message in graded.messages[-4:]] == ["A number below 10.", "5", "higher", "7"]
 
 
 def test_a_folder_of_something_else_is_not_written_over(tmp_path):
