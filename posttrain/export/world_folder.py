@@ -2,6 +2,7 @@
 terms. The folder has `params.yaml` with the sections `world`, `agent` and `reward`, so it plays the
 same world wherever `posttrain` is installed."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -35,7 +36,7 @@ _FILES: dict[Trainer, Sequence[str]] = {  # `MODULE` in a name is the module's
 
 
 def _say(text: str) -> str:
-    """Say something to the user and read the answer; the final answer is no call.
+    """Say something to the user, and read the answer where there is one.
 
     Args:
         text: what to say
@@ -102,7 +103,7 @@ def write_world_folder(world: str, target: Path, trainer: Trainer) -> None:
     (target / PARAMS).write_text(
         yaml.safe_dump(knobs.model_dump(mode="json"), allow_unicode=True, sort_keys=False), encoding="utf-8"
     )
-    module = f"posttrain_{domain.name.lower()}".replace("-", "_").replace(".", "_")
+    module = "posttrain_" + re.sub(r"\W+", "_", domain.name.lower())
     jinja = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)  # noqa: S701 - no HTML
     for name in _FILES[trainer]:
         template = jinja.from_string((_TEMPLATES / trainer / f"{name}.jinja").read_text(encoding="utf-8"))
