@@ -31,7 +31,7 @@ from posttrain.worlds.tools import Tool, ToolError, error_text
 
 _PYTHON_TYPES = {"string": str, "integer": int, "number": float, "boolean": bool, "array": list[str]}
 # As transformers reads messages back: Hermes' calls, ended by this template's marker.
-_RESPONSE_TEMPLATE = {
+RESPONSE_TEMPLATE = {
     "defaults": {"role": "assistant"},
     "start_anchor": "<|assistant|>",
     "fields": {
@@ -88,7 +88,7 @@ def make_peer(
     rate too small to change the model."""
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     tokenizer = codec.tokenizer
-    tokenizer.response_template = _RESPONSE_TEMPLATE
+    tokenizer.response_template = RESPONSE_TEMPLATE
     tokenizer.chat_template = tokenizer.chat_template.replace(
         "call.function.arguments +", "(call.function.arguments | tojson) +"
     )

@@ -13,8 +13,8 @@ from posttrain.cli.main import make_parser
 REPOSITORY = Path(__file__).parents[1]
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 STARTS = ("posttrain ", "python -m ", "make ", "infra/", ".ci/")
-OF_TOOLS = ("dvc ", "docker ", "inspect ", "kubectl ", "lm-eval ", "prefect ", "wandb ")
-OTHERS = (*OF_TOOLS, "export ", "git ", "pip ", "sinfo", "ln ", "source ")
+OF_TOOLS = ("dvc ", "docker ", "inspect ", "kubectl ", "lm-eval ", "prefect ", "vf-eval ", "wandb ")
+OTHERS = (*OF_TOOLS, "export ", "git ", "pip ", "sinfo", "ln ", "python exported/", "source ")
 SETTING = re.compile(r"^[A-Z_]+=\S+ ")
 
 

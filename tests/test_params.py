@@ -18,6 +18,7 @@ from posttrain.runtime.exits import Problem
 from posttrain.train.advantages.returns import StatesCredit
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.policy_params import DpoParams, KtoParams, OrpoParams
+from posttrain.worlds.catalog import WORLDS
 from posttrain.worlds.stocks.params import StocksParams
 
 # the knobs under test, so that the tests hold whatever stands in the committed file
@@ -310,9 +311,7 @@ def leaves(content: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 def test_a_world_is_the_librarys_or_is_written_as_ones_own(content: dict[str, Any], name: str, hint: str):
     problem = refused(with_values(content, {"world.type": name}))["world.type"]
     assert (problem.kind, problem.value, problem.remedy) == ("no_such_type", repr(name), hint)
-    assert problem.reason.endswith(
-        "stocks, toy, brokerage, errands, state_machine, bfcl, tau2, http_env, gymnasium, module:function"
-    )
+    assert problem.reason.endswith(f"{', '.join(WORLDS)}, module:function")
 
 
 @pytest.mark.parametrize(

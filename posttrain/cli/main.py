@@ -19,6 +19,7 @@ from posttrain.cli.compare import add_compare
 from posttrain.cli.debug import add_debug
 from posttrain.cli.demo import add_demo
 from posttrain.cli.evaluate import add_evaluate
+from posttrain.cli.export_env import add_export_env
 from posttrain.cli.health import add_health
 from posttrain.cli.jobs import add_jobs
 from posttrain.cli.judge import add_judge
@@ -31,13 +32,13 @@ from posttrain.runtime.redaction import redact_uncaught
 
 ADD = (
     *(add_pipeline, add_compare, add_health, add_traces, add_debug, add_annotate, add_jobs, add_clean),
-    *(add_models, add_check_world, add_train, add_evaluate, add_judge, add_demo),
+    *(add_models, add_check_world, add_export_env, add_train, add_evaluate, add_judge, add_demo),
 )
 GROUPS = {
     "Pipeline": "run plan summary verify",
     "Results": "compare dashboard drift health record traces debug edits annotate judge",
     "Models": "train evaluate get-model export export-gguf serve",
-    "Worlds": "check-world demo",
+    "Worlds": "check-world export-env serve-env demo",
     "Housekeeping": "jobs clean",
     "For make": "export-served",
 }

@@ -10,6 +10,7 @@ from posttrain.runtime.exits import ConfigurationError
 
 if TYPE_CHECKING:
     from posttrain.config.params import Params
+    from posttrain.rewards.params import RewardParams
     from posttrain.rewards.total import RuleReward
     from posttrain.worlds.params import WorldParams
     from posttrain.worlds.protocol import Domain
@@ -138,18 +139,28 @@ def domain_of(section: "WorldParams") -> "Domain":
 
 
 def reward_of(domain: "Domain", settings: "Params | None", source: str) -> tuple["RuleReward", str]:
-    """The reward of episodes, and a phrase that says whose it is: that of `settings`, the content
-    of `source`, without extra scores; or the default where it weighs scores that the world does not
-    give."""
+    """The reward of episodes, and a phrase that says whose it is (`reward_section`)."""
+    from posttrain.rewards.total import load_reward
+    from posttrain.worlds.catalog import score_names
+
+    section, whose = reward_section(domain, settings, source)
+    return load_reward(section, score_names(domain)), whose
+
+
+def reward_section(domain: "Domain", settings: "Params | None", source: str) -> tuple["RewardParams", str]:
+    """The knobs of the reward, and a phrase that says whose they are: those of `settings`, the
+    content of `source`, without extra scores; or the default where they weigh scores that the world
+    does not give."""
     from posttrain.rewards.params import RewardParams
     from posttrain.rewards.total import load_reward
     from posttrain.worlds.catalog import score_names
 
     default = RewardParams.model_validate(DEFAULT_REWARD)
     if settings is None:
-        return load_reward(default, score_names(domain)), "the default reward"
+        return default, "the default reward"
     try:
         own = settings.reward.model_copy(update={"extra": []})
-        return load_reward(own, score_names(domain)), f"the reward of {source}"
+        load_reward(own, score_names(domain))
     except ConfigurationError:
-        return load_reward(default, score_names(domain)), f"the default reward, as {source} weighs other scores"
+        return default, f"the default reward, as {source} weighs other scores"
+    return own, f"the reward of {source}"

@@ -60,7 +60,7 @@ def run_episodes(
             # Another id: engines and policies keep state by it, and the second try begins anew.
             episode_id = f"{task.task_id}/{index}" + "/again" * num_try
             episode = Episode(episode_id, task, domain.open(task), seeds[index], limits)
-            trajectories[index] = await _run_episode(episode, policy, loops[task.agent_name])
+            trajectories[index] = await run_episode(episode, policy, loops[task.agent_name])
             if not trajectories[index].is_aborted:
                 if on_end:
                     on_end(index, trajectories[index])
@@ -169,7 +169,7 @@ async def _all_or_nothing(coroutines: Sequence[Coroutine[object, object, None]])
         await asyncio.gather(*running, return_exceptions=True)
 
 
-async def _run_episode(episode: Episode, policy: Policy, loop: AgentLoop) -> Trajectory:
+async def run_episode(episode: Episode, policy: Policy, loop: AgentLoop) -> Trajectory:
     """The world's opening messages, the agent loop, the world's grade."""
     try:
         await episode.open()

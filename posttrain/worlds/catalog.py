@@ -17,6 +17,7 @@ from posttrain.runtime.plain_yaml import load_yaml
 from posttrain.types import SPLITS, Split, Task
 from posttrain.worlds.bfcl.params import BfclParams
 from posttrain.worlds.brokerage.params import BrokerageParams
+from posttrain.worlds.calculator.params import CalculatorParams
 from posttrain.worlds.errands.params import ErrandsParams
 from posttrain.worlds.grading import CONSENT, GENERAL_SCORES
 from posttrain.worlds.gymnasium.params import GymnasiumParams
@@ -34,6 +35,7 @@ from posttrain.worlds.state_machine.params import StateMachineParams
 from posttrain.worlds.stocks.params import StocksParams
 from posttrain.worlds.tau2.params import Tau2Params
 from posttrain.worlds.toy.params import ToyParams
+from posttrain.worlds.verifiers.params import VerifiersParams
 
 OWN = "module:function"  # the tag of a world of your own, where types are listed
 
@@ -53,10 +55,12 @@ World = Annotated[
     | Annotated[BrokerageParams, Tag("brokerage")]
     | Annotated[ErrandsParams, Tag("errands")]
     | Annotated[StateMachineParams, Tag("state_machine")]
+    | Annotated[CalculatorParams, Tag("calculator")]
     | Annotated[BfclParams, Tag("bfcl")]
     | Annotated[Tau2Params, Tag("tau2")]
     | Annotated[HttpEnvParams, Tag("http_env")]
     | Annotated[GymnasiumParams, Tag("gymnasium")]
+    | Annotated[VerifiersParams, Tag("verifiers")]
     | Annotated[OwnWorldParams, Tag(OWN)],
     Field(discriminator=Discriminator(_tag)),
 ]
@@ -102,6 +106,10 @@ def make_domain(world: WorldParams) -> Domain:
             from posttrain.worlds.state_machine.domain import StateMachineDomain
 
             return StateMachineDomain(world)
+        case CalculatorParams():
+            from posttrain.worlds.calculator.domain import CalculatorDomain
+
+            return CalculatorDomain(world)
         case BfclParams():
             from posttrain.worlds.bfcl.domain import BfclDomain
 
@@ -118,6 +126,10 @@ def make_domain(world: WorldParams) -> Domain:
             from posttrain.worlds.gymnasium.domain import GymnasiumDomain
 
             return GymnasiumDomain(world)
+        case VerifiersParams():
+            from posttrain.worlds.verifiers.domain import VerifiersDomain
+
+            return VerifiersDomain(world)
     domain: Domain = load_named(world.type, knob="world.type is")(world)
     return domain
 

@@ -35,18 +35,10 @@ class FirstIndices(Section):
     test: _Index
 
 
-class TextEnvParams(WorldParams):
-    """`action_format`: the whole message is the action, or the text behind its last `Action:`.
-    `episode_reward` is the sum of the steps' rewards, or the last where an environment gives the
-    score so far. A success is an episode that the environment ended with a last reward of
-    `success_reward` or more, where it does not itself say."""
+class NumberedTasksParams(WorldParams):
+    """Knobs of a world with numbered tasks: each split is a range of them."""
 
     first_index: FirstIndices
-    instructions: str
-    action_format: Literal["text", "react"]
-    episode_reward: Literal["sum", "last"]
-    success_reward: Annotated[float, Field(gt=0)]
-    max_observation_chars: Count
 
     @model_validator(mode="after")
     def _no_task_is_in_two_splits(self) -> Self:
@@ -62,6 +54,19 @@ class TextEnvParams(WorldParams):
         """The numbers of a split's tasks."""
         first: int = getattr(self.first_index, split)
         return range(first, first + getattr(self, f"num_{split}_tasks"))
+
+
+class TextEnvParams(NumberedTasksParams):
+    """`action_format`: the whole message is the action, or the text behind its last `Action:`.
+    `episode_reward` is the sum of the steps' rewards, or the last where an environment gives the
+    score so far. A success is an episode that the environment ended with a last reward of
+    `success_reward` or more, where it does not itself say."""
+
+    instructions: str
+    action_format: Literal["text", "react"]
+    episode_reward: Literal["sum", "last"]
+    success_reward: Annotated[float, Field(gt=0)]
+    max_observation_chars: Count
 
 
 class TextEnvDomain(ABC):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.arms import apply_overrides
+from posttrain.worlds.catalog import WORLDS
 
 pytestmark = [pytest.mark.smoke, pytest.mark.xdist_group("refusals")]
 
@@ -81,8 +82,8 @@ def test_every_wrong_name_and_number_is_refused_at_once(refused: Callable[..., s
     }
     said = refused(overrides, lambda text: text.replace("max_turns:", "max_turnz:"))
     for problem in (
-        "world.type = 'stockz': there is no such type; there are stocks, toy, brokerage, state_machine, bfcl, tau2, "
-        "http_env, gymnasium, module:function. Did you mean 'stocks'?",
+        f"world.type = 'stockz': there is no such type; there are {', '.join(WORLDS)}, module:function. "
+        "Did you mean 'stocks'?",
         "model: adapter.target_modules has q_prj",
         "reward: the weights sum to 1.47, not 1",
         "train_sft.optimizer = 'moun': Input should be 'muon', 'adamw' or 'adamw_8bit'. Did you mean 'muon'?",

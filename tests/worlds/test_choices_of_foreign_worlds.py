@@ -7,10 +7,17 @@ from posttrain.worlds.catalog import make_domain, world_params
 from posttrain.worlds.gymnasium.params import GymnasiumParams
 from posttrain.worlds.http_env.params import HttpEnvParams
 from posttrain.worlds.tau2.params import Tau2Params
+from posttrain.worlds.verifiers.params import VerifiersParams
 
 
 @pytest.mark.parametrize(
-    ("type_", "section"), [("tau2", Tau2Params), ("http_env", HttpEnvParams), ("gymnasium", GymnasiumParams)]
+    ("type_", "section"),
+    [
+        ("tau2", Tau2Params),
+        ("http_env", HttpEnvParams),
+        ("gymnasium", GymnasiumParams),
+        ("verifiers", VerifiersParams),
+    ],
 )
 def test_the_example_of_each_is_a_section(type_, section):
     assert isinstance(world_params({"type": type_, **yaml.safe_load(section.example)}), section)

@@ -21,7 +21,7 @@ MODEL = "policy"  # the only model there is; a client may name any
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 _ONLY: dict[str, tuple[Any, ...]] = {  # by parameter: the values that change nothing; absent and null always are
     "n": (1,),
-    "stream": (False,),
+    "stream": (False, True),  # the whole message comes as one piece
     "logprobs": (False,),
     "top_logprobs": (0,),
     "stop": ([],),
@@ -114,6 +114,20 @@ def completion(served: Served) -> dict[str, Any]:
             "total_tokens": served.num_read + served.num_written,
         },
     }
+
+
+def streamed(body: Mapping[str, Any]) -> str:
+    """An answer's body as server-sent events: the message in one piece, the usage, the end."""
+    [choice] = body["choices"]
+    calls = [{"index": index, **call} for index, call in enumerate(choice["message"].get("tool_calls") or [])]
+    delta = {**choice["message"], **({"tool_calls": calls} if calls else {})}
+    head = {**{name: body[name] for name in ("id", "created", "model")}, "object": "chat.completion.chunk"}
+    pieces = [
+        {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
+        {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]},
+        {**head, "choices": [], "usage": body["usage"]},
+    ]
+    return "".join(f"data: {one}\n\n" for one in (*map(json.dumps, pieces), "[DONE]"))
 
 
 def openai_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:

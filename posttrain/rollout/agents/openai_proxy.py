@@ -32,6 +32,7 @@ from posttrain.rollout.agents.openai_format import (
     openai_messages,
     read_body,
     read_request,
+    streamed,
 )
 from posttrain.rollout.agents.program import AgentHost, EpisodeOver, run_program
 from posttrain.rollout.episode import Episode
@@ -171,7 +172,8 @@ class _Server(uvicorn.Server):
         if refusal := self._refusal(request):
             return refusal
         try:
-            messages, schemas = read_request(read_body(await request.body()))
+            body = read_body(await request.body())
+            messages, schemas = read_request(body)
         except BadRequest as error:
             return _error(400, str(error), "invalid_request")
         host = self.hosts.get(request.path_params["name"])
@@ -184,7 +186,12 @@ class _Server(uvicorn.Server):
         if reply.cancelled():
             return _error(400, "the episode is over", "episode_over")
         try:
-            return JSONResponse(completion(reply.result()))
+            answer = completion(reply.result())
+            return (
+                Response(streamed(answer), media_type="text/event-stream")
+                if body.get("stream")
+                else JSONResponse(answer)
+            )
         except EpisodeOver as error:
             return _error(400, str(error), "episode_over")
 

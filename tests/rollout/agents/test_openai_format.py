@@ -100,7 +100,7 @@ def test_a_message_that_cannot_be_read_is_quoted(message, reason):
     ("name", "value"),
     [
         ("n", 2),
-        ("stream", True),
+        ("stream", "yes"),
         ("logprobs", True),
         ("stop", ["\n"]),
         ("tool_choice", "required"),

@@ -64,7 +64,23 @@ def react_in_a_thread(task: AgentTask) -> None:
                 messages.append({"role": "tool", "tool_call_id": made.id, "content": content})
 
 
-@pytest.mark.parametrize("agent", [react, react_in_a_thread])
+async def react_to_a_stream(task: AgentTask) -> None:
+    """The same with answers in pieces."""
+    messages = list(task.messages)
+    async with client_of(task) as client:
+        while True:
+            async with client.chat.completions.stream(model="any", messages=messages, tools=task.tools) as stream:
+                message = (await stream.get_final_completion()).choices[0].message
+            calls = [call.model_dump(exclude={"index"}) for call in message.tool_calls or []]
+            messages.append({"role": "assistant", "content": message.content, "tool_calls": calls})
+            if not calls:
+                return
+            for made in message.tool_calls:
+                content = await task.acall_tool(made.function.name, made.function.arguments)
+                messages.append({"role": "tool", "tool_call_id": made.id, "content": content})
+
+
+@pytest.mark.parametrize("agent", [react, react_in_a_thread, react_to_a_stream])
 def test_a_plain_agent_makes_the_record_that_the_loop_of_tools_makes(agent):
     check_same_as_tools(play(agent, *LINES))
 

@@ -1,0 +1,1 @@
+"""Word problems of arithmetic, and a calculator."""

@@ -1,0 +1,1 @@
+"""Environments of the package verifiers, played in a process of their own."""
