@@ -81,7 +81,7 @@ def example_params(name: str) -> WorldParams:
     return world_params({"type": name, **load_yaml(_SECTIONS.get(name, OwnWorldParams).example, name)})
 
 
-def make_domain(world: WorldParams) -> Domain:
+def make_domain(world: WorldParams) -> Domain:  # noqa: C901 — a case for each world
     """The domain of a section; a world of your own is called with it. Domains are imported here,
     because one needs NumPy and others a package that may not be installed; each by its name, so
     that the import graph of a stage shows them."""
