@@ -1,0 +1,136 @@
+"""Catalogue of tools: JSON lines of OpenAI function schemas with their source, and beside it
+questions with the tools that they need.
+
+A tool is known by its name. What a retriever reads of it is its name in words, its description and
+its parameters: without the parameters a BM25 finds a tenth less (`docs/tool-retrieval.md`).
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from posttrain.data.files import read_jsonl, write_jsonl
+from posttrain.data.importing.tools import read_tools
+from posttrain.runtime.exits import DataError
+from posttrain.runtime.limits import reason
+from posttrain.worlds.tools import Tool
+
+TOOLS = Path("data/tools")
+_TOOLS_FILE, _QUESTIONS_FILE = "catalogue.jsonl", "questions.jsonl"
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
+_NO_SPACES = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")  # scripts that write words without spaces
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueTool:
+    """An OpenAI function schema and where it came from, such as `bfcl/live_simple`."""
+
+    schema: Mapping[str, Any]
+    source: str
+
+    @property
+    def name(self) -> str:
+        return str(self.schema["function"]["name"])
+
+    @property
+    def text(self) -> str:
+        """The text by which it is found: `get area. Area of a triangle. base: its base, in m`."""
+        return f"{' '.join(words(self.name))}. {self.description} {self.parameters_text}".strip()
+
+    @property
+    def description(self) -> str:
+        return str(self.schema["function"].get("description") or "")
+
+    @property
+    def parameters_text(self) -> str:
+        properties = self.schema["function"].get("parameters", {}).get("properties", {})
+        return "; ".join(
+            f"{' '.join(words(name))}: {about.get('description', '') if isinstance(about, Mapping) else ''}"
+            for name, about in properties.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a user asks, and the names of the tools that it needs, at least one."""
+
+    text: str
+    tools: tuple[str, ...]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """Tools of distinct names, in their order, and questions about some of them."""
+
+    tools: tuple[CatalogueTool, ...] = ()
+    questions: tuple[Question, ...] = ()
+
+    def with_more(self, tools: Iterable[CatalogueTool], questions: Iterable[Question] = ()) -> "Catalogue":
+        """Both together: of two tools with one name the earlier stands. A question that is here
+        already, or needs a tool of neither, is left out."""
+        named: dict[str, CatalogueTool] = {}
+        for tool in (*self.tools, *tools):
+            named.setdefault(tool.name, tool)
+        here = set(self.questions)
+        new = (one for one in questions if one not in here and set(one.tools) <= named.keys())
+        return Catalogue(tuple(named.values()), (*self.questions, *new))
+
+
+def of_world(tools: Mapping[str, Tool], source: str) -> list[CatalogueTool]:
+    """The tools of a world, or of an MCP server, for a catalogue."""
+    return [CatalogueTool(tool.schema(), source) for tool in tools.values()]
+
+
+def read_schemas(schemas: Sequence[Mapping[str, Any]], source: str) -> list[CatalogueTool]:
+    """Schemas in any spelling that an import reads. Raises DataError for what is no tool."""
+    try:
+        return [CatalogueTool(schema, source) for schema in read_tools(list(schemas)) or ()]
+    except (ValueError, KeyError) as error:
+        raise DataError(f"{source} has what is no function schema ({reason(error)}): mend or remove it") from error
+
+
+def read_catalogue(folder: Path = TOOLS) -> Catalogue:
+    """The catalogue of a folder; an empty one where nothing was imported yet. Raises DataError."""
+    try:
+        lines = {name: read_jsonl(folder / name) for name in _files(folder)}
+        tools = [CatalogueTool(_without_source(line), line["source"]) for line in lines.get(_TOOLS_FILE, ())]
+        asked = lines.get(_QUESTIONS_FILE, ())
+        questions = [Question(line["text"], tuple(line["tools"]), line["source"]) for line in asked]
+        names = [tool.name for tool in tools]
+    except (ValueError, LookupError, TypeError) as error:
+        text = f"{type(error).__name__}: {reason(error)}"
+        raise DataError(f"{folder} has a line that is none of a catalogue ({text}): import it again") from error
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"{folder / _TOOLS_FILE} has the tool {twice!r} twice, and calls name one: remove one of them")
+    return Catalogue().with_more(tools, questions)
+
+
+def write_catalogue(catalogue: Catalogue, folder: Path = TOOLS) -> None:
+    """Write both files; equal catalogues give equal bytes."""
+    write_jsonl(folder / _TOOLS_FILE, ({**tool.schema, "source": tool.source} for tool in catalogue.tools))
+    rows = ({"text": one.text, "tools": list(one.tools), "source": one.source} for one in catalogue.questions)
+    write_jsonl(folder / _QUESTIONS_FILE, rows)
+
+
+def words(text: str) -> list[str]:
+    """Words in lower case, names in snake or camel case taken apart; of a script without spaces
+    each character and each two in a row: `getTax_2` gives get, tax, 2, and `税率` 税, 率, 税率."""
+    found = []
+    for word in _WORD.findall(text):
+        if _NO_SPACES.search(word):
+            found += [*word, *(word[place : place + 2] for place in range(len(word) - 1))]
+        else:
+            found.append(word.lower())
+    return found
+
+
+def _files(folder: Path) -> list[str]:
+    return [name for name in (_TOOLS_FILE, _QUESTIONS_FILE) if (folder / name).is_file()]
+
+
+def _without_source(line: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in line.items() if key != "source"}

@@ -1,0 +1,56 @@
+"""Quality of a ranking against the tools that questions need, by name: recall@1, 5 and 10, the mean
+reciprocal rank (MRR) and nDCG@10.
+
+A few tools are needed by many questions: the mean over questions is theirs. So each figure is also
+given macro, the mean over tools of the mean over their questions, and by source.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from posttrain.retrieval.catalogue import Question
+
+DEPTH = 10
+_AT = (1, 5, 10)
+
+
+def quality(ranked: Sequence[Sequence[str]], questions: Sequence[Question]) -> dict[str, float]:
+    """The metrics of one ranking, names with the nearest first, for each question; macro ones begin
+    with `macro_`. Empty without questions."""
+    if not questions:
+        return {}
+    found = [metrics_of(names, question.tools) for names, question in zip(ranked, questions, strict=True)]
+    by_tool: dict[str, list[Mapping[str, float]]] = defaultdict(list)
+    for metrics, question in zip(found, questions, strict=True):
+        for name in question.tools:
+            by_tool[name].append(metrics)
+    macro = {f"macro_{key}": fmean(_mean(of_tool, key) for of_tool in by_tool.values()) for key in found[0]}
+    micro = {key: _mean(found, key) for key in found[0]}
+    return {"num_questions": len(questions), "num_tools": len(by_tool), **micro, **macro}
+
+
+def quality_by_source(ranked: Sequence[Sequence[str]], questions: Sequence[Question]) -> dict[str, dict[str, float]]:
+    """The same for each source of questions."""
+    places: dict[str, list[int]] = defaultdict(list)
+    for place, question in enumerate(questions):
+        places[question.source].append(place)
+    return {
+        source: quality([ranked[place] for place in of_source], [questions[place] for place in of_source])
+        for source, of_source in sorted(places.items())
+    }
+
+
+def metrics_of(ranked: Sequence[str], needed: Sequence[str]) -> dict[str, float]:
+    """Of one question. Needed are a and b, ranked c, a, b: recall@1 is 0, recall@5 1, the
+    reciprocal rank 1/2, nDCG (1/log2 3 + 1/log2 4) / (1/log2 2 + 1/log2 3) = 0.69."""
+    ranks = [rank for rank, name in enumerate(ranked, 1) if name in needed]
+    gains = sum(1 / math.log2(rank + 1) for rank in ranks if rank <= DEPTH)
+    best = sum(1 / math.log2(rank + 1) for rank in range(1, min(len(needed), DEPTH) + 1))
+    recall = {f"recall_at_{k}": sum(rank <= k for rank in ranks) / len(needed) for k in _AT}
+    return {**recall, "mrr": 1 / ranks[0] if ranks else 0.0, f"ndcg_at_{DEPTH}": gains / best}
+
+
+def _mean(metrics: Sequence[Mapping[str, float]], key: str) -> float:
+    return fmean(one[key] for one in metrics)

@@ -1,0 +1,126 @@
+"""Contrastive training of the encoder, on questions and on pseudo-questions made of schemas.
+
+A question's tool is its positive; the others of the batch and one mined tool, near and wrong, are
+its negatives. Those which an untrained guide holds to be nearer than the positive by a margin are
+left out (GISTEmbed, arXiv 2402.16829): near twins would be false negatives. Only tools of the
+training half are read, neither as positives nor as negatives are there others.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers.sentence_transformer.losses import CachedGISTEmbedLoss
+
+from posttrain.retrieval.catalogue import CatalogueTool, Question
+from posttrain.retrieval.params import RetrieverTraining
+from posttrain.retrieval.rankers import Encoder, vector_index
+from posttrain.retrieval.twins import TWINS_ABOVE
+
+MINI_BATCH = 32  # texts at once: bounds the memory of a step, and changes no gradient
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A question and the tool that it needs, both as the encoder reads them; `name` is the
+    tool's."""
+
+    question: str
+    text: str
+    name: str
+
+
+def training_pairs(
+    tools: Sequence[CatalogueTool], questions: Sequence[Question], *, max_per_tool: int, seed: int
+) -> list[Pair]:
+    """At most `max_per_tool` questions of each tool, drawn by `seed`, and a pseudo-question of each
+    tool: its description, against its name and parameters alone, lest equal words be all."""
+    by_tool: dict[str, list[str]] = defaultdict(list)
+    for question in questions:
+        for name in question.tools:
+            by_tool[name].append(question.text)
+    rng = np.random.default_rng(seed)
+    pairs = []
+    for tool in tools:
+        asked = list(dict.fromkeys(by_tool[tool.name]))
+        drawn = rng.permutation(len(asked))[:max_per_tool]
+        pairs += [Pair(asked[place], tool.text, tool.name) for place in sorted(drawn.tolist())]
+        if tool.description:
+            pairs.append(Pair(tool.description, tool.text.replace(tool.description, ""), tool.name))
+    return pairs
+
+
+def hard_negatives(
+    encoder: Encoder, pairs: Sequence[Pair], tools: Sequence[CatalogueTool], *, nearest: int, seed: int
+) -> list[str]:
+    """A tool's text for each pair, drawn from the `nearest` to its question that are neither its
+    tool nor a near twin of it."""
+    vectors_T_D = encoder.encode([tool.text for tool in tools])
+    place_of = {tool.name: place for place, tool in enumerate(tools)}
+    _, near_N_K = vector_index(vectors_T_D, exact_up_to=len(tools)).search(
+        encoder.encode([pair.question for pair in pairs]), min(2 * nearest, len(tools))
+    )
+    rng = np.random.default_rng(seed)
+    found = []
+    for pair, near in zip(pairs, near_N_K, strict=True):
+        is_other = vectors_T_D[near] @ vectors_T_D[place_of[pair.name]] <= TWINS_ABOVE
+        others = near[is_other][:nearest]
+        found.append(tools[rng.choice(others)].text if len(others) else pair.text)
+    return found
+
+
+def train_encoder(
+    encoder: Encoder,
+    guide: Encoder,
+    rows: tuple[Sequence[Pair], Sequence[str]],
+    *,
+    params: RetrieverTraining,
+    seed: int,
+    scratch: Path,
+) -> list[float]:
+    """Train `encoder` in place on pairs and their negatives; returns the loss of each step. The
+    trainer writes nothing but into `scratch`."""
+    pairs, negatives = rows
+    torch.manual_seed(seed)
+    columns = {"anchor": [one.question for one in pairs], "positive": [one.text for one in pairs]}
+    loss = CachedGISTEmbedLoss(
+        encoder.model,
+        guide.model,
+        mini_batch_size=MINI_BATCH,
+        temperature=params.temperature,
+        margin=-params.false_negative_margin,
+        contrast_anchors=False,
+        contrast_positives=False,
+    )
+    arguments: dict[str, Any] = {
+        "max_steps": params.max_steps,
+        "per_device_train_batch_size": params.batch_size,
+        "learning_rate": params.lr,
+        "warmup_steps": round(params.lr_warmup_frac * params.max_steps),
+        "seed": seed,
+        "data_seed": seed,
+    }
+    trainer = SentenceTransformerTrainer(
+        model=encoder.model,
+        args=SentenceTransformerTrainingArguments(
+            output_dir=str(scratch),
+            batch_sampler="no_duplicates",
+            save_strategy="no",
+            report_to="none",
+            logging_steps=1,
+            disable_tqdm=True,
+            use_cpu=True,
+            **arguments,
+        ),
+        train_dataset=Dataset.from_dict({**columns, "negative": list(negatives)}),
+        loss=loss,
+    )
+    trainer.train()
+    encoder.model.eval()
+    return [line["loss"] for line in trainer.state.log_history if "loss" in line]
