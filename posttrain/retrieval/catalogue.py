@@ -6,13 +6,12 @@ its parameters: without the parameters a BM25 finds a tenth less (`docs/tool-ret
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from posttrain.data.files import read_jsonl, write_jsonl
-from posttrain.data.importing.tools import read_tools
 from posttrain.runtime.exits import DataError
 from posttrain.runtime.limits import reason
 from posttrain.worlds.tools import Tool
@@ -82,14 +81,6 @@ class Catalogue:
 def of_world(tools: Mapping[str, Tool], source: str) -> list[CatalogueTool]:
     """The tools of a world, or of an MCP server, for a catalogue."""
     return [CatalogueTool(tool.schema(), source) for tool in tools.values()]
-
-
-def read_schemas(schemas: Sequence[Mapping[str, Any]], source: str) -> list[CatalogueTool]:
-    """Schemas in any spelling that an import reads. Raises DataError for what is no tool."""
-    try:
-        return [CatalogueTool(schema, source) for schema in read_tools(list(schemas)) or ()]
-    except (ValueError, KeyError) as error:
-        raise DataError(f"{source} has what is no function schema ({reason(error)}): mend or remove it") from error
 
 
 def read_catalogue(folder: Path = TOOLS) -> Catalogue:

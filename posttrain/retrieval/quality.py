@@ -9,11 +9,32 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
-from posttrain.retrieval.catalogue import Question
+from posttrain.retrieval.catalogue import CatalogueTool, Question
+from posttrain.retrieval.rankers import Ranker
 
 DEPTH = 10
+RANKED = 50  # of each question; a reciprocal rank beyond counts as 0
 _AT = (1, 5, 10)
+
+
+def compare(
+    rankers: Mapping[str, Ranker], tools: Sequence[CatalogueTool], questions: Sequence[Question]
+) -> dict[str, Any]:
+    """The quality of each ranker on the questions, and `by_source` on those of each source."""
+    compared: dict[str, Any] = {}
+    for name, ranker in rankers.items() if questions else ():
+        places_Q_K = ranker.rank([question.text for question in questions], RANKED)
+        ranked = [[tools[place].name for place in places_K] for places_K in places_Q_K.tolist()]
+        compared[name] = rounded(quality(ranked, questions)) | {
+            "by_source": {source: rounded(one) for source, one in quality_by_source(ranked, questions).items()}
+        }
+    return compared
+
+
+def rounded(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {key: round(value, 4) for key, value in metrics.items()}
 
 
 def quality(ranked: Sequence[Sequence[str]], questions: Sequence[Question]) -> dict[str, float]:

@@ -2,12 +2,13 @@
 any other JSON file."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from posttrain.data.importing.records import read_records
-from posttrain.retrieval.catalogue import Catalogue, CatalogueTool, Question, read_schemas
+from posttrain.data.importing.tools import read_tools
+from posttrain.retrieval.catalogue import Catalogue, CatalogueTool, Question
 from posttrain.runtime.exits import DataError
 from posttrain.runtime.limits import reason
 from posttrain.runtime.plain_yaml import read_plain
@@ -70,6 +71,14 @@ def read_schema_file(file: Path) -> list[CatalogueTool]:
     """Schemas of a JSON array or of JSON lines, in any spelling that an import of trajectories
     reads. Raises DataError."""
     return read_schemas(list(_lines(file)), f"file/{file.stem}")
+
+
+def read_schemas(schemas: Sequence[Mapping[str, Any]], source: str) -> list[CatalogueTool]:
+    """Schemas in any spelling that an import reads. Raises DataError for what is no tool."""
+    try:
+        return [CatalogueTool(schema, source) for schema in read_tools(list(schemas)) or ()]
+    except (ValueError, KeyError) as error:
+        raise DataError(f"{source} has what is no function schema ({reason(error)}): mend or remove it") from error
 
 
 def _lines(file: Path) -> Iterator[dict[str, Any]]:

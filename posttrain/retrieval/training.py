@@ -7,7 +7,7 @@ training half are read, neither as positives nor as negatives are there others.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,19 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
+from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer.losses import CachedGISTEmbedLoss
 
-from posttrain.retrieval.catalogue import CatalogueTool, Question
-from posttrain.retrieval.params import RetrieverTraining
-from posttrain.retrieval.rankers import Encoder, vector_index
-from posttrain.retrieval.twins import TWINS_ABOVE
+from posttrain.retrieval.catalogue import Catalogue, CatalogueTool, Question
+from posttrain.retrieval.params import TrainRetrieverParams
+from posttrain.retrieval.rankers import Encoder, FusedRanker, Ranker, VectorRanker, WordRanker, vector_index
+from posttrain.retrieval.twins import TWINS_ABOVE, Split, split_catalogue, twin_clusters
 
 MINI_BATCH = 32  # texts at once: bounds the memory of a step, and changes no gradient
+
+
+Vectors = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,50 @@ class Pair:
     question: str
     text: str
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """Rankers by name for a comparison, and what a retriever is saved with."""
+
+    encoder: Encoder
+    vectors_T_D: Vectors
+    rankers: Mapping[str, Ranker]
+    split: Split
+    losses: Sequence[float]
+
+
+def train_retriever(
+    catalogue: Catalogue,
+    own: Sequence[Question],
+    *,
+    params: TrainRetrieverParams,
+    seed: int,
+    scratch: Path,
+) -> Trained:
+    """Train the encoder on the questions of tools that are not held out, and on `own`, whose tools
+    never are. The rankers are of all tools: by words, and by vectors and both, each untrained,
+    too."""
+    texts = [tool.text for tool in catalogue.tools]
+    guide = Encoder(params.encoder, max_tokens=params.max_tokens)
+    encoder = Encoder(params.encoder, max_tokens=params.max_tokens)
+    untrained_T_D = guide.encode(texts)
+    clusters = twin_clusters(untrained_T_D)
+    asked = {name for question in own for name in question.tools}
+    split = split_catalogue(catalogue, clusters, holdout_frac=params.holdout_frac, kept=asked, seed=seed)
+    places = [place for place, tool in enumerate(catalogue.tools) if tool.name not in split.held_out]
+    tools = [catalogue.tools[place] for place in places]
+    pairs = training_pairs(tools, [*split.train, *own], max_per_tool=params.max_questions_per_tool, seed=seed)
+    asked_N_D = guide.encode([pair.question for pair in pairs])
+    negatives = hard_negatives(pairs, asked_N_D, tools, untrained_T_D[places], among=params.hard_among, seed=seed)
+    losses = train_encoder(encoder, guide, (pairs, negatives), params=params, seed=seed, scratch=scratch)
+    vectors_T_D = encoder.encode(texts)
+    words = WordRanker(catalogue.tools)
+    rankers: dict[str, Ranker] = {"words": words}
+    for name, one, of_one in (("untrained", guide, untrained_T_D), ("trained", encoder, vectors_T_D)):
+        by_vectors = VectorRanker(one, of_one, exact_up_to=params.exact_up_to)
+        rankers |= {f"{name} vectors": by_vectors, f"{name} both": FusedRanker([by_vectors, words])}
+    return Trained(encoder, vectors_T_D, rankers, split, losses)
 
 
 def training_pairs(
@@ -57,20 +105,24 @@ def training_pairs(
 
 
 def hard_negatives(
-    encoder: Encoder, pairs: Sequence[Pair], tools: Sequence[CatalogueTool], *, nearest: int, seed: int
+    pairs: Sequence[Pair],
+    asked_N_D: Vectors,
+    tools: Sequence[CatalogueTool],
+    vectors_T_D: Vectors,
+    *,
+    among: int,
+    seed: int,
 ) -> list[str]:
-    """A tool's text for each pair, drawn from the `nearest` to its question that are neither its
-    tool nor a near twin of it."""
-    vectors_T_D = encoder.encode([tool.text for tool in tools])
+    """A tool's text for each pair, drawn from the `among` nearest to its question that are neither
+    its tool nor a near twin of it; vectors are of length 1, of the questions and of the tools."""
     place_of = {tool.name: place for place, tool in enumerate(tools)}
-    _, near_N_K = vector_index(vectors_T_D, exact_up_to=len(tools)).search(
-        encoder.encode([pair.question for pair in pairs]), min(2 * nearest, len(tools))
-    )
+    index = vector_index(vectors_T_D, exact_up_to=len(tools))
+    _, near_N_K = index.search(asked_N_D, min(2 * among, len(tools)))
     rng = np.random.default_rng(seed)
     found = []
-    for pair, near in zip(pairs, near_N_K, strict=True):
-        is_other = vectors_T_D[near] @ vectors_T_D[place_of[pair.name]] <= TWINS_ABOVE
-        others = near[is_other][:nearest]
+    for pair, near_K in zip(pairs, near_N_K, strict=True):
+        is_other = vectors_T_D[near_K] @ vectors_T_D[place_of[pair.name]] <= TWINS_ABOVE
+        others = near_K[is_other][:among]
         found.append(tools[rng.choice(others)].text if len(others) else pair.text)
     return found
 
@@ -80,7 +132,7 @@ def train_encoder(
     guide: Encoder,
     rows: tuple[Sequence[Pair], Sequence[str]],
     *,
-    params: RetrieverTraining,
+    params: TrainRetrieverParams,
     seed: int,
     scratch: Path,
 ) -> list[float]:

@@ -5,7 +5,7 @@ would leak, and as negatives of each other they teach what is false.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import faiss
@@ -48,8 +48,11 @@ def twin_clusters(vectors_T_D: NDArray[np.float32]) -> list[int]:
     return [root(place) for place in range(len(first))]
 
 
-def split_catalogue(catalogue: Catalogue, clusters: Sequence[int], *, holdout_frac: float, seed: int) -> Split:
-    """Hold out about `holdout_frac` of the tools, whole clusters of twins, drawn by `seed`."""
+def split_catalogue(
+    catalogue: Catalogue, clusters: Sequence[int], *, holdout_frac: float, kept: Collection[str] = (), seed: int
+) -> Split:
+    """Hold out about `holdout_frac` of the tools, whole clusters of twins, drawn by `seed`; none
+    with a tool of `kept`."""
     members: dict[int, list[str]] = defaultdict(list)
     for tool, cluster in zip(catalogue.tools, clusters, strict=True):
         members[cluster].append(tool.name)
@@ -58,7 +61,8 @@ def split_catalogue(catalogue: Catalogue, clusters: Sequence[int], *, holdout_fr
     for cluster in order.tolist():
         if len(held_out) >= holdout_frac * len(catalogue.tools):
             break
-        held_out.update(members[cluster])
+        if not set(kept) & set(members[cluster]):
+            held_out.update(members[cluster])
     train = tuple(one for one in catalogue.questions if not held_out & set(one.tools))
     test = tuple(one for one in catalogue.questions if held_out.issuperset(one.tools))
     return Split(frozenset(held_out), train, test)
