@@ -53,7 +53,7 @@ class CatalogueTool:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a user asks, and the names of the tools that it needs, at least one."""
+    """A question of a user, and the names of the tools that it needs, at least one."""
 
     text: str
     tools: tuple[str, ...]

@@ -64,7 +64,7 @@ def quality_by_source(ranked: Sequence[Sequence[str]], questions: Sequence[Quest
 
 
 def metrics_of(ranked: Sequence[str], needed: Sequence[str]) -> dict[str, float]:
-    """Of one question. Needed are a and b, ranked c, a, b: recall@1 is 0, recall@5 1, the
+    """Metrics of one question. Needed are a and b, ranked c, a, b: recall@1 is 0, recall@5 1, the
     reciprocal rank 1/2, nDCG (1/log2 3 + 1/log2 4) / (1/log2 2 + 1/log2 3) = 0.69."""
     ranks = [rank for rank, name in enumerate(ranked, 1) if name in needed]
     gains = sum(1 / math.log2(rank + 1) for rank in ranks if rank <= DEPTH)

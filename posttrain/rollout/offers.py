@@ -8,8 +8,8 @@ shown is an error that the agent reads; a tool of the catalogue that the world d
 when it is called.
 """
 
-from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections import ChainMap, Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
@@ -21,7 +21,7 @@ from posttrain.rollout.agent_loops import tools as play
 from posttrain.rollout.episode import Episode
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.params import AgentParams, OfferedTools, SearchedTools
-from posttrain.rollout.policy import expert_policy
+from posttrain.rollout.policy import Codec, expert_policy
 from posttrain.types import JsonValue, Message, Outcome, Split, Task, Trajectory
 from posttrain.worlds.catalog import make_domain
 from posttrain.worlds.made_calls import agent_messages, calls_made
@@ -37,10 +37,12 @@ from posttrain.worlds.protocol import (
     World,
 )
 from posttrain.worlds.scripts import call as one_call
+from posttrain.worlds.scripts import say
 from posttrain.worlds.tools import Tool, ToolError, json_or_text, tool_from
 
 SEARCH = "search_tools"
 NOT_RETRIEVED = "tool_not_retrieved"  # the failure class of an episode that was not shown a tool it needs
+NO_TOOL = "No tool here can do that."  # the expert's words where it was not shown one it needs
 _SEED = 0  # of a flawless expert that does not reason: nothing is drawn
 
 
@@ -126,8 +128,7 @@ class OfferingDomain:
         return replace(task, tools=tuple(names))
 
     def _expert(self, domain: ExpertDomain, task: Task, **how: Any) -> Expert:
-        expert = domain.expert(self._own(task), **how)
-        return SearchingExpert(expert, self.tools) if self.is_search else expert
+        return OfferedExpert(domain.expert(self._own(task), **how), task, self.tools)
 
     def _regenerate(self, domain: RegeneratingDomain, task: Task, *, seed: int) -> Task:
         """The question's template is the same, and so are the tools that it needs."""
@@ -178,28 +179,52 @@ class OfferingWorld:
         return [self._all[name].schema()["function"] for name in names]
 
 
-class SearchingExpert:
-    """An expert that searches for a tool before it calls it: by the user's words, and where they do
-    not find it, by its description."""
+class OfferedExpert:
+    """An expert that calls what it was shown. It searches for another tool by the user's words, and
+    where they do not find it by its description; where nothing shows it, it says so and ends."""
 
-    def __init__(self, expert: Expert, tools: Mapping[str, Tool]) -> None:
-        self._expert, self._tools = expert, tools
+    def __init__(self, expert: Expert, task: Task, tools: Mapping[str, Tool]) -> None:
+        self._expert, self._task, self._tools = expert, task, tools
         self._next: Message | None = None
         self._asked: set[str] = set()
 
     def reply(self, messages: Sequence[Message]) -> Message:
         message = self._next or self._expert.reply([one for _, one in _kept(messages)])
-        shown = _names_found(messages)
-        for call in message.tool_calls:
-            asked = [one.content for one in messages if one.role == "user"][-1:]
-            queries = [*asked, self._tools[call.name].description] if call.name in self._tools else []
-            for query in queries:
-                if call.name not in shown and query not in self._asked:
-                    self._next = message
-                    self._asked.add(query)
-                    return one_call(SEARCH, {"query": query})
         self._next = None
-        return message
+        shown = {*self._task.tools, *_names_found(messages)}
+        lacking = [call.name for call in message.tool_calls if call.name in self._tools and call.name not in shown]
+        if not lacking:
+            return message
+        said = [one.content for one in messages if one.role == "user"][-1:]
+        for query in (*said, self._tools[lacking[0]].description) if SEARCH in shown else ():
+            if query not in self._asked:
+                self._next = message
+                self._asked.add(query)
+                return one_call(SEARCH, {"query": query})
+        return say(NO_TOOL)
+
+
+def tokens_of_tools(
+    codec: Codec, domain: OfferingDomain, tasks: Sequence[Task], played: Sequence[Trajectory]
+) -> dict[str, float]:
+    """Mean tokens in an episode's context that describe tools, those found by searches included,
+    beside as many as the schemas of all tools would take in each."""
+
+    def in_prompt(names: Iterable[str]) -> int:
+        schemas = [domain.tools[name].schema() for name in names]
+        return len(codec.encode_prompt(opening, schemas)) - without
+
+    opening = [Message("user", "?")]
+    without = len(codec.encode_prompt(opening, []))
+    offers = Counter(task.tools for task in tasks)
+    offered = sum(in_prompt(names) * count for names, count in offers.items())
+    found = [_found(one.messages) for one in played]
+    searched = sum(len(codec.encode_results(messages, ())) for messages in found if messages)
+    return {
+        "num_tools": len(domain.tools),
+        "tokens_per_episode": (offered + searched) / len(tasks),
+        "tokens_of_all_tools": in_prompt(domain.tools),
+    }
 
 
 def _search_tool(search: Callable[[str], list[JsonValue]]) -> Tool:
@@ -244,7 +269,12 @@ def _without_searches(trajectory: Trajectory) -> Trajectory:
     return replace(trajectory, messages=tuple(message for _, message in kept), turns=tuple(turns))
 
 
-def _names_found(messages: Sequence[Message]) -> set[str]:
+def _found(messages: Sequence[Message]) -> list[Message]:
+    """The results of searches."""
     ids = {call.id for message in messages for call in message.tool_calls if call.name == SEARCH}
-    results = [json_or_text(message.content) for message in messages if message.tool_call_id in ids]
+    return [message for message in messages if message.tool_call_id in ids]
+
+
+def _names_found(messages: Sequence[Message]) -> set[str]:
+    results = [json_or_text(message.content) for message in _found(messages)]
     return {one["name"] for found in results if isinstance(found, list) for one in found if isinstance(one, dict)}
