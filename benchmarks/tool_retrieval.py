@@ -1,4 +1,4 @@
-"""Measures tool retrieval: `python -m benchmarks.tool_retrieval FOLDER [--encoder data/pretrained/minilm]`.
+"""Measures tool retrieval: `python -m benchmarks.tool_retrieval FOLDER [--encoder FOLDER]`.
 
 FOLDER has BFCL v4's single-turn files: 1,438 functions and 1,911 questions. Rankings are compared
 before and after training, on all questions and on those about held-out tools; then an index of

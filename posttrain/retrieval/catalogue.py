@@ -6,6 +6,7 @@ its parameters: without the parameters a BM25 finds a tenth less (`docs/tool-ret
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,18 +86,20 @@ def of_world(tools: Mapping[str, Tool], source: str) -> list[CatalogueTool]:
 
 def read_catalogue(folder: Path = TOOLS) -> Catalogue:
     """The catalogue of a folder; an empty one where nothing was imported yet. Raises DataError."""
+    files = [folder / name for name in (_TOOLS_FILE, _QUESTIONS_FILE)]
     try:
-        lines = {name: read_jsonl(folder / name) for name in _files(folder)}
-        tools = [CatalogueTool(_without_source(line), line["source"]) for line in lines.get(_TOOLS_FILE, ())]
-        asked = lines.get(_QUESTIONS_FILE, ())
-        questions = [Question(line["text"], tuple(line["tools"]), line["source"]) for line in asked]
-        names = [tool.name for tool in tools]
-    except (ValueError, LookupError, TypeError) as error:
+        lines, asked = (read_jsonl(file) if file.exists() else [] for file in files)
+        tools = [_tool(line) for line in lines]
+        questions = [Question(str(line["text"]), tuple(map(str, line["tools"])), line["source"]) for line in asked]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         text = f"{type(error).__name__}: {reason(error)}"
-        raise DataError(f"{folder} has a line that is none of a catalogue ({text}): import it again") from error
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise DataError(f"{folder / _TOOLS_FILE} has the tool {twice!r} twice, and calls name one: remove one of them")
+        raise DataError(
+            f"{folder} has a file or a line that is none of a catalogue ({text}): delete its files and run "
+            "`posttrain tools import` again"
+        ) from error
+    twice = [name for name, count in Counter(tool.name for tool in tools).items() if count > 1]
+    if twice:
+        raise DataError(f"{folder / _TOOLS_FILE} has the tool {twice[0]!r} twice, and a call names one: delete a line")
     return Catalogue().with_more(tools, questions)
 
 
@@ -119,9 +122,9 @@ def words(text: str) -> list[str]:
     return found
 
 
-def _files(folder: Path) -> list[str]:
-    return [name for name in (_TOOLS_FILE, _QUESTIONS_FILE) if (folder / name).is_file()]
-
-
-def _without_source(line: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in line.items() if key != "source"}
+def _tool(line: Mapping[str, Any]) -> CatalogueTool:
+    function = line["function"]
+    parameters = function.get("parameters", {})
+    if not isinstance(function["name"], str) or not isinstance(parameters.get("properties", {}), Mapping):
+        raise ValueError(f"a tool's name or parameters are {function!r}")
+    return CatalogueTool({key: value for key, value in line.items() if key != "source"}, str(line["source"]))

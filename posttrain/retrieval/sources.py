@@ -104,7 +104,7 @@ def _operation(document: Mapping[str, Any], method: str, path: str, item: Mappin
     text = ". ".join(str(operation[key]).strip(". \n") for key in ("summary", "description") if operation.get(key))
     name = operation.get("operationId") or f"{method}_{path}"
     return {
-        "name": re.sub(r"[^A-Za-z0-9_.-]+", "_", str(name)).strip("_")[:128],
+        "name": re.sub(r"[^A-Za-z0-9.-]+", "_", str(name)).strip("_")[:128],
         "description": text,
         "parameters": {"type": "object", "properties": properties, "required": list(dict.fromkeys(required))},
     }

@@ -23,6 +23,7 @@ from posttrain.retrieval.catalogue import Catalogue, CatalogueTool, Question
 from posttrain.retrieval.params import TrainRetrieverParams
 from posttrain.retrieval.rankers import Encoder, FusedRanker, Ranker, VectorRanker, WordRanker, vector_index
 from posttrain.retrieval.twins import TWINS_ABOVE, Split, split_catalogue, twin_clusters
+from posttrain.runtime.exits import ConfigurationError
 
 MINI_BATCH = 32  # texts at once: bounds the memory of a step, and changes no gradient
 
@@ -72,6 +73,11 @@ def train_retriever(
     places = [place for place, tool in enumerate(catalogue.tools) if tool.name not in split.held_out]
     tools = [catalogue.tools[place] for place in places]
     pairs = training_pairs(tools, [*split.train, *own], max_per_tool=params.max_questions_per_tool, seed=seed)
+    if len(pairs) < params.batch_size:
+        raise ConfigurationError(
+            f"train_retriever.batch_size is {params.batch_size}, and the tools that are not held out give {len(pairs)} "
+            "pairs: import more tools or questions (`posttrain tools import`), lower it, or set method to words"
+        )
     asked_N_D = guide.encode([pair.question for pair in pairs])
     negatives = hard_negatives(pairs, asked_N_D, tools, untrained_T_D[places], among=params.hard_among, seed=seed)
     losses = train_encoder(encoder, guide, (pairs, negatives), params=params, seed=seed, scratch=scratch)
