@@ -25,6 +25,7 @@ from posttrain.retrieval.rankers import Encoder, FusedRanker, Ranker, VectorRank
 from posttrain.retrieval.twins import TWINS_ABOVE, Split, split_catalogue, twin_clusters
 from posttrain.runtime.exits import ConfigurationError
 
+_TWINS = 32  # of a tool, looked past for others
 MINI_BATCH = 32  # texts at once: bounds the memory of a step, and changes no gradient
 
 
@@ -123,7 +124,7 @@ def hard_negatives(
     its tool nor a near twin of it; vectors are of length 1, of the questions and of the tools."""
     place_of = {tool.name: place for place, tool in enumerate(tools)}
     index = vector_index(vectors_T_D, exact_up_to=len(tools))
-    _, near_N_K = index.search(asked_N_D, min(2 * among, len(tools)))
+    _, near_N_K = index.search(asked_N_D, min(among + _TWINS, len(tools)))
     rng = np.random.default_rng(seed)
     found = []
     for pair, near_K in zip(pairs, near_N_K, strict=True):
