@@ -64,7 +64,8 @@ def play(domain, tasks, limits, policy=None):
 
 def scripted(*messages):
     def script():
-        yield from messages
+        for message in messages:  # noqa: UP028 (each is sent the conversation, which a tuple cannot be)
+            yield message
 
     return ScriptedPolicy(lambda _task, _seed: ScriptedExpert(script()))
 
