@@ -1,15 +1,18 @@
 """Measures tool retrieval: `python -m benchmarks.tool_retrieval FOLDER [--encoder FOLDER]`.
 
-FOLDER has BFCL v4's single-turn files: 1,438 functions and 1,911 questions. Rankings are compared
-before and after training, on all questions and on those about held-out tools; then an index of
-100,000 tools, vectors of the catalogue with noise, is compared with exact search. The knobs are
-those of params.yaml.
+FOLDER has BFCL v4's single-turn files: 1,438 functions and 1,911 questions. The tools of two worlds
+stand among them. Rankings are compared before and after training, on questions about held-out tools
+and on all; the worlds' experts play with what is retrieved and searched, beside what their tasks
+offer; and an index of 100,000 tools, vectors of the catalogue with noise, is compared with exact
+search. The knobs are those of params.yaml.
 """
 
 import argparse
+import json
 import os
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,39 +22,103 @@ import numpy as np
 from posttrain.config.params import load_params
 from posttrain.data.files import write_json
 from posttrain.provenance.costs import processor_kind
+from posttrain.retrieval.catalogue import Catalogue, Question, of_world
 from posttrain.retrieval.params import TrainRetrieverParams
 from posttrain.retrieval.quality import compare
 from posttrain.retrieval.rankers import Encoder, vector_index
+from posttrain.retrieval.retriever import Retriever, load_retriever, save_retriever
 from posttrain.retrieval.sources import read_bfcl
-from posttrain.retrieval.training import Vectors, train_retriever
+from posttrain.retrieval.training import Trained, Vectors, train_retriever
+from posttrain.rollout.episodes import run_episodes
+from posttrain.rollout.offers import SEARCH, OfferingDomain, needed_tools, question_of
+from posttrain.rollout.params import AgentParams
+from posttrain.rollout.policy import expert_policy
+from posttrain.types import Task, Trajectory
+from posttrain.worlds.catalog import example_params, make_domain
+from posttrain.worlds.params import WorldParams
+from posttrain.worlds.tools import Tool
 
+WORLDS = ("toy", "stocks")
+NUM_WORLD_TASKS, NUM_TEST_TASKS = 64, 160
+AGENT = load_params().agent.model_copy(update={"max_turns": 16})  # a search is a turn
 REPORT = Path("reports/tool_retrieval.json")
 NUM_TOOLS, NOISE = 100_000, 0.35  # a copy has a cosine of about 0.94 to its tool
 K = 10
 SHOWN = ("recall_at_1", "recall_at_5", "recall_at_10", "mrr", "ndcg_at_10")
 
 
-def measure_training(folder: Path, params: TrainRetrieverParams, seed: int) -> tuple[dict[str, Any], Encoder, Vectors]:
-    """The table of all rankings, and what training them took."""
-    catalogue = read_bfcl(folder)
+def with_worlds(folder: Path) -> tuple[Catalogue, list[Question]]:
+    """The catalogue, and questions of the worlds with the tools that their experts call."""
+    catalogue, questions = read_bfcl(folder), list[Question]()
+    for name in WORLDS:
+        domain = make_domain(world_of(name))
+        catalogue = catalogue.with_more(of_world(domain.tools, name))
+        tasks = domain.tasks("sft", NUM_WORLD_TASKS)
+        needed = needed_tools(domain, tasks, AGENT)
+        asked = zip(tasks, needed, strict=True)
+        questions += [Question(question_of(task), names, f"world/{name}") for task, names in asked if names]
+    return catalogue, questions
+
+
+def world_of(name: str) -> WorldParams:
+    return load_params().world if name == "stocks" else example_params(name)
+
+
+def measure_training(
+    catalogue: Catalogue, own: list[Question], params: TrainRetrieverParams, seed: int
+) -> tuple[dict[str, Any], Trained]:
+    """Rankings of the tools that were not trained on, and what training took."""
     start, start_cpu, load = time.monotonic(), time.process_time(), os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as scratch:
-        trained = train_retriever(catalogue, [], params=params, seed=seed, scratch=Path(scratch))
+        trained = train_retriever(catalogue, own, params=params, seed=seed, scratch=Path(scratch))
     figures = {
+        "seed": seed,
+        "processor": processor_kind(),
+        "knobs": params.model_dump(exclude={"encoder"}),
         "num_tools": len(catalogue.tools),
         "num_questions": len(catalogue.questions),
+        "num_world_questions": len(own),
         "num_held_out_tools": len(trained.split.held_out),
         "training_s": round(time.monotonic() - start),
         "training_cpu_s": round(time.process_time() - start_cpu),
         "load": [round(load, 1), round(os.getloadavg()[0], 1)],
         "num_threads": int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)),
         "losses": [round(loss, 3) for loss in trained.losses],
+        "held_out_tools": compare(trained.rankers, catalogue.tools, trained.split.test),
     }
-    untrained = {name: ranker for name, ranker in trained.rankers.items() if not name.startswith("trained")}
-    figures["all_tools"] = compare(untrained, catalogue.tools, catalogue.questions)
-    figures["held_out_tools"] = compare(trained.rankers, catalogue.tools, trained.split.test)
-    asked = trained.encoder.encode([question.text for question in trained.split.test])
-    return figures, trained.encoder, np.vstack([trained.vectors_T_D, asked])
+    return figures, trained
+
+
+def measure_play(name: str, retriever: Retriever) -> dict[str, Any]:
+    """Strict success of a world's flawless expert on test tasks: with the tools that tasks offer,
+    with the k nearest, and with a search for them."""
+    domain = make_domain(world_of(name))
+    ways: dict[str, dict[str, Any]] = {
+        "offered": {"type": "offered"},
+        **{f"retrieved {k}": {"type": "retrieved", "k": k} for k in (4, 8, 16)},
+        "search 8": {"type": "search", "k": 8},
+    }
+    found: dict[str, Any] = {"num_tools": len(retriever.tools), "num_tasks": NUM_TEST_TASKS}
+    for way, tools in ways.items():
+        limits = AgentParams.model_validate(AGENT.model_dump() | {"tools": tools})
+        played_in = domain if way == "offered" else OfferingDomain(domain, retriever, limits)
+        tasks = played_in.tasks("test", NUM_TEST_TASKS)
+        expert = expert_policy(played_in, is_flawless=True, reasoning_frac=0.0)
+        played = run_episodes(expert, tasks, domain=played_in, limits=limits, seeds=[1] * len(tasks))
+        chars = [shown_chars(played_in.tools, task, one) for task, one in zip(tasks, played, strict=True)]
+        found[way] = {
+            "strict_success": sum(one.is_strict_success for one in played) / len(played),
+            "schema_chars_per_episode": round(sum(chars) / len(chars)),
+        }
+    everything = (json.dumps(tool.schema) for tool in retriever.tools)
+    return found | {"schema_chars_of_all_tools": sum(map(len, everything))}
+
+
+def shown_chars(tools: Mapping[str, Tool], task: Task, played: Trajectory) -> int:
+    """Characters of the schemas that an episode showed: offered, and found by searches."""
+    searches = {call.id for message in played.messages for call in message.tool_calls if call.name == SEARCH}
+    found = sum(len(message.content) for message in played.messages if message.tool_call_id in searches)
+    return found + sum(len(json.dumps(tools[name].schema())) for name in task.tools)
 
 
 def measure_index(vectors_T_D: Vectors, asked_Q_D: Vectors, *, seed: int) -> dict[str, float]:
@@ -103,22 +170,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--encoder", help="a folder; that of params.yaml by default")
+    parser.add_argument("--to", type=Path, default=Path("data/models/retriever"), help="where the retriever is left")
     parser.add_argument("--seed", type=int, help="of the split and the training; that of params.yaml by default")
     given = parser.parse_args()
     params = load_params()
     seed = params.seed if given.seed is None else given.seed
     settings = params.train_retriever.model_copy(update={"encoder": given.encoder or params.train_retriever.encoder})
-    figures, encoder, vectors = measure_training(given.folder, settings, seed)
-    num_tools = figures["num_tools"]
-    figures |= {"seed": seed, "processor": processor_kind(), "knobs": settings.model_dump(exclude={"encoder"})}
-    write_json(REPORT, figures)  # before what else may fail: training takes minutes
-    questions = [question.text for question in read_bfcl(given.folder).questions[:100]]
-    index = measure_index(vectors[:num_tools], vectors[num_tools:], seed=seed)
-    figures["index"] = index | {"encode_ms_median": measure_encoding(encoder, questions)}
+    catalogue, own = with_worlds(given.folder)
+    figures, trained = measure_training(catalogue, own, settings, seed)
+    write_json(REPORT, figures)  # after each part: training takes minutes
+    print(f"held-out tools, mean over tools\n{table(figures['held_out_tools'], 'macro_')}\n", flush=True)
+    save_retriever(given.to, catalogue.tools, settings, (trained.encoder, trained.vectors_T_D))
+    figures["play"] = {name: measure_play(name, load_retriever(given.to)) for name in WORLDS}
     write_json(REPORT, figures)
-    print(f"all {num_tools} tools, mean over questions\n{table(figures['all_tools'], '')}\n")
-    print(f"held-out tools, mean over tools\n{table(figures['held_out_tools'], 'macro_')}\n")
-    print(figures["index"])
+    print(json.dumps(figures["play"], indent=1), flush=True)
+    asked = trained.encoder.encode([question.text for question in trained.split.test])
+    figures["index"] = measure_index(trained.vectors_T_D, asked, seed=seed)
+    figures["index"]["encode_ms_median"] = measure_encoding(trained.encoder, [one.text for one in own[:50]])
+    write_json(REPORT, figures)
+    print(figures["index"], flush=True)
+    untrained = {name: one for name, one in trained.rankers.items() if not name.startswith("trained")}
+    figures["all_tools"] = compare(untrained, catalogue.tools, catalogue.questions)
+    write_json(REPORT, figures)
+    print(f"all {len(catalogue.tools)} tools, mean over questions\n{table(figures['all_tools'], '')}")
 
 
 if __name__ == "__main__":

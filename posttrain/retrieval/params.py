@@ -25,7 +25,9 @@ class TrainRetrieverParams(Ranking):
     encoder: str
     num_world_tasks: Annotated[int, Field(ge=0, le=10_000_000, description=SLIP)]
     holdout_frac: Annotated[float, Field(gt=0, lt=1)]
+    train_tokens: SmallCount
     max_questions_per_tool: SmallCount
+    max_pseudo_questions: Annotated[int, Field(ge=0, le=10_000_000, description=SLIP)]
     max_steps: Count
     batch_size: SmallCount
     lr: Rate

@@ -80,11 +80,19 @@ class Encoder:
 
         self.model: Any = SentenceTransformer(str(source), device="cpu", model_kwargs={"use_safetensors": True})
         self.model.max_seq_length = max_tokens
+        self._last: tuple[list[str], NDArray[np.float32]] | None = None
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Unit vectors, (N, D)."""
-        vectors = self.model.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
-        return np.asarray(vectors, dtype=np.float32)
+        """Unit vectors, (N, D). Those of the same texts as before are not computed again: rankers
+        are asked the same questions one after another."""
+        if self._last is None or self._last[0] != texts:
+            vectors = self.model.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
+            self._last = list(texts), np.asarray(vectors, dtype=np.float32)
+        return self._last[1]
+
+    def forget(self) -> None:
+        """Call it where the model was changed."""
+        self._last = None
 
 
 def vector_index(vectors_T_D: NDArray[np.float32], *, exact_up_to: int) -> Any:

@@ -73,7 +73,9 @@ def train_retriever(
     split = split_catalogue(catalogue, clusters, holdout_frac=params.holdout_frac, kept=asked, seed=seed)
     places = [place for place, tool in enumerate(catalogue.tools) if tool.name not in split.held_out]
     tools = [catalogue.tools[place] for place in places]
-    pairs = training_pairs(tools, [*split.train, *own], max_per_tool=params.max_questions_per_tool, seed=seed)
+    pairs = training_pairs(tools, split.train, params=params, seed=seed)
+    text_of = {tool.name: tool.text for tool in tools}
+    pairs += [Pair(question.text, text_of[name], name) for question in own for name in question.tools]
     if len(pairs) < params.batch_size:
         raise ConfigurationError(
             f"train_retriever.batch_size is {params.batch_size}, and the tools that are not held out give {len(pairs)} "
@@ -92,23 +94,24 @@ def train_retriever(
 
 
 def training_pairs(
-    tools: Sequence[CatalogueTool], questions: Sequence[Question], *, max_per_tool: int, seed: int
+    tools: Sequence[CatalogueTool], questions: Sequence[Question], *, params: TrainRetrieverParams, seed: int
 ) -> list[Pair]:
-    """At most `max_per_tool` questions of each tool, drawn by `seed`, and a pseudo-question of each
-    tool: its description, against its name and parameters alone, lest equal words be all."""
+    """At most `max_questions_per_tool` questions of each tool, drawn by `seed`; and of some tools
+    without any the description, against name and parameters alone, lest equal words be all."""
+    rng = np.random.default_rng(seed)
     by_tool: dict[str, list[str]] = defaultdict(list)
     for question in questions:
         for name in question.tools:
             by_tool[name].append(question.text)
-    rng = np.random.default_rng(seed)
-    pairs = []
+    pairs, unasked = list[Pair](), list[Pair]()
     for tool in tools:
         asked = list(dict.fromkeys(by_tool[tool.name]))
-        drawn = rng.permutation(len(asked))[:max_per_tool]
+        drawn = rng.permutation(len(asked))[: params.max_questions_per_tool]
         pairs += [Pair(asked[place], tool.text, tool.name) for place in sorted(drawn.tolist())]
-        if tool.description:
-            pairs.append(Pair(tool.description, tool.text.replace(tool.description, ""), tool.name))
-    return pairs
+        if not asked and tool.description:
+            unasked.append(Pair(tool.description, tool.text.replace(tool.description, ""), tool.name))
+    drawn = rng.permutation(len(unasked))[: params.max_pseudo_questions]
+    return pairs + [unasked[place] for place in sorted(drawn.tolist())]
 
 
 def hard_negatives(
@@ -147,7 +150,12 @@ def train_encoder(
     trainer writes nothing but into `scratch`."""
     pairs, negatives = rows
     torch.manual_seed(seed)
-    columns = {"anchor": [one.question for one in pairs], "positive": [one.text for one in pairs]}
+    tokenizer = encoder.model.tokenizer
+    cut = tokenizer([one.question for one in pairs], truncation=True, max_length=params.train_tokens // 2)
+    questions = tokenizer.batch_decode(cut["input_ids"], skip_special_tokens=True)
+    columns = {"anchor": questions, "positive": [one.text for one in pairs], "negative": list(negatives)}
+    for one in (encoder, guide):
+        one.model.max_seq_length = params.train_tokens
     loss = CachedGISTEmbedLoss(
         encoder.model,
         guide.model,
@@ -177,9 +185,12 @@ def train_encoder(
             use_cpu=True,
             **arguments,
         ),
-        train_dataset=Dataset.from_dict({**columns, "negative": list(negatives)}),
+        train_dataset=Dataset.from_dict(columns),
         loss=loss,
     )
     trainer.train()
     encoder.model.eval()
+    encoder.forget()
+    for one in (encoder, guide):
+        one.model.max_seq_length = params.max_tokens
     return [line["loss"] for line in trainer.state.log_history if "loss" in line]

@@ -23,14 +23,15 @@ def encoder(tmp_path_factory):
     return write_tiny_encoder(small_catalogue(), tmp_path_factory.mktemp("tiny"))
 
 
-def test_a_tool_has_so_many_questions_and_its_description_against_the_rest_of_its_text():
+def test_a_tool_has_so_many_questions_or_its_description_against_the_rest_of_its_text():
     tools = small_catalogue().tools[:2]
     questions = [Question(f"weather {number}", ("get_weather",), "x") for number in range(9)]
-    pairs = training_pairs(tools, questions, max_per_tool=3, seed=1)
-    assert [pair.name for pair in pairs] == ["get_weather"] * 4 + ["getStockPrice"]
+    few = knobs("none", max_questions_per_tool=3, max_pseudo_questions=1)
+    pairs = training_pairs(tools, questions, params=few, seed=1)
+    assert [pair.name for pair in pairs] == ["get_weather"] * 3 + ["getStockPrice"]
     assert {pair.text for pair in pairs[:3]} == {tools[0].text}
     assert pairs[-1] == Pair("Last price of a share.", "get stock price.  symbol: ticker of the share", "getStockPrice")
-    assert pairs != training_pairs(tools, questions, max_per_tool=3, seed=2)
+    assert pairs != training_pairs(tools, questions, params=few, seed=2)
 
 
 def test_a_hard_negative_is_near_and_neither_the_tool_nor_its_twin():
@@ -68,5 +69,5 @@ def test_what_is_held_out_is_in_no_pair(encoder, tmp_path):
 
 
 def test_fewer_pairs_than_a_batch_are_refused(encoder, tmp_path):
-    with pytest.raises(ConfigurationError, match=r"batch_size is 9, .* 8 pairs"):
+    with pytest.raises(ConfigurationError, match=r"batch_size is 9, .* 4 pairs"):
         train_retriever(small_catalogue(), [], params=knobs(encoder, batch_size=9), seed=1, scratch=tmp_path)
