@@ -25,10 +25,10 @@ from posttrain.provenance.costs import processor_kind
 from posttrain.retrieval.catalogue import Catalogue, Question, of_world
 from posttrain.retrieval.params import TrainRetrieverParams
 from posttrain.retrieval.quality import compare
-from posttrain.retrieval.rankers import Encoder, vector_index
+from posttrain.retrieval.rankers import Encoder, Vectors, vector_index
 from posttrain.retrieval.retriever import Retriever, load_retriever, save_retriever
 from posttrain.retrieval.sources import read_bfcl
-from posttrain.retrieval.training import Trained, Vectors, train_retriever
+from posttrain.retrieval.training import Trained, train_retriever
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.offers import SEARCH, OfferingDomain, needed_tools, question_of
 from posttrain.rollout.params import AgentParams

@@ -19,6 +19,7 @@ FUSION_K = 60
 _FUSED = 100  # of each ranking; a tool further down hardly moves the sum
 _NEIGHBOURS, _BUILD_WIDTH, _SEARCH_WIDTH = 32, 80, 96  # of HNSW: recall@10 above .98 (benchmarks/tool_retrieval.py)
 
+Vectors = NDArray[np.float32]  # of length 1
 Places = NDArray[np.int64]  # (Q, k): indices of tools, the nearest first
 
 
@@ -49,7 +50,7 @@ class WordRanker:
 class VectorRanker:
     """Cosine of unit vectors: exactly up to `exact_up_to` tools, in a graph (HNSW) above."""
 
-    def __init__(self, encoder: "Encoder", vectors_T_D: NDArray[np.float32], *, exact_up_to: int) -> None:
+    def __init__(self, encoder: "Encoder", vectors_T_D: Vectors, *, exact_up_to: int) -> None:
         self._encoder = encoder
         self._index = vector_index(vectors_T_D, exact_up_to=exact_up_to)
 
@@ -80,9 +81,9 @@ class Encoder:
 
         self.model: Any = SentenceTransformer(str(source), device="cpu", model_kwargs={"use_safetensors": True})
         self.model.max_seq_length = max_tokens
-        self._last: tuple[list[str], NDArray[np.float32]] | None = None
+        self._last: tuple[list[str], Vectors] | None = None
 
-    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    def encode(self, texts: Sequence[str]) -> Vectors:
         """Unit vectors, (N, D). Those of the same texts as before are not computed again: rankers
         are asked the same questions one after another."""
         if self._last is None or self._last[0] != texts:
@@ -95,7 +96,7 @@ class Encoder:
         self._last = None
 
 
-def vector_index(vectors_T_D: NDArray[np.float32], *, exact_up_to: int) -> Any:
+def vector_index(vectors_T_D: Vectors, *, exact_up_to: int) -> Any:
     """A FAISS index by inner product."""
     num_tools, size = vectors_T_D.shape
     if num_tools <= exact_up_to:
@@ -103,6 +104,7 @@ def vector_index(vectors_T_D: NDArray[np.float32], *, exact_up_to: int) -> Any:
     else:
         index = faiss.IndexHNSWFlat(size, _NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efConstruction, index.hnsw.efSearch = _BUILD_WIDTH, _SEARCH_WIDTH
+        faiss.omp_set_num_threads(1)  # with more the graph is another one each time
     index.add(vectors_T_D)
     return index
 

@@ -15,21 +15,25 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset
-from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer.losses import CachedGISTEmbedLoss
 
 from posttrain.retrieval.catalogue import Catalogue, CatalogueTool, Question
 from posttrain.retrieval.params import TrainRetrieverParams
-from posttrain.retrieval.rankers import Encoder, FusedRanker, Ranker, VectorRanker, WordRanker, vector_index
+from posttrain.retrieval.rankers import (
+    Encoder,
+    FusedRanker,
+    Ranker,
+    VectorRanker,
+    Vectors,
+    WordRanker,
+    vector_index,
+)
 from posttrain.retrieval.twins import TWINS_ABOVE, Split, split_catalogue, twin_clusters
 from posttrain.runtime.exits import ConfigurationError
 
 _TWINS = 32  # of a tool, looked past for others
 MINI_BATCH = 32  # texts at once: bounds the memory of a step, and changes no gradient
-
-
-Vectors = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import faiss
 import numpy as np
-from numpy.typing import NDArray
 
 from posttrain.retrieval.catalogue import Catalogue, Question
+from posttrain.retrieval.rankers import Vectors
 
 TWINS_ABOVE = 0.95
 _NEIGHBOURS = 32  # looked at for each tool; a cluster of more is joined through its members
@@ -28,7 +28,7 @@ class Split:
     test: tuple[Question, ...]
 
 
-def twin_clusters(vectors_T_D: NDArray[np.float32]) -> list[int]:
+def twin_clusters(vectors_T_D: Vectors) -> list[int]:
     """The cluster of each tool, as the index of its first member; `vectors_T_D` are of length 1.
     Chains join: a near b and b near c make one cluster."""
     index = faiss.IndexFlatIP(vectors_T_D.shape[1])
