@@ -49,7 +49,11 @@ _SEED = 0  # of a flawless expert that does not reason: nothing is drawn
 def open_domain(world: WorldParams, agent: AgentParams) -> Domain:
     """The domain of a section, which offers tools as `agent.tools` says. Raises ConfigurationError
     where there is no retriever yet."""
-    domain = make_domain(world)
+    return with_offers(make_domain(world), agent)
+
+
+def with_offers(domain: Domain, agent: AgentParams) -> Domain:
+    """The same of a domain that was made already."""
     return domain if isinstance(agent.tools, OfferedTools) else OfferingDomain(domain, load_retriever(), agent)
 
 
