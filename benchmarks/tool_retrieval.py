@@ -25,21 +25,21 @@ from posttrain.provenance.costs import processor_kind
 from posttrain.retrieval.catalogue import Catalogue, Question, of_world
 from posttrain.retrieval.params import TrainRetrieverParams
 from posttrain.retrieval.quality import compare
-from posttrain.retrieval.rankers import Encoder, Vectors, vector_index
+from posttrain.retrieval.rankers import Encoder, vector_index
 from posttrain.retrieval.retriever import Retriever, load_retriever, save_retriever
 from posttrain.retrieval.sources import read_bfcl
-from posttrain.retrieval.training import Trained, train_retriever
+from posttrain.retrieval.training import train_retriever
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.offers import SEARCH, OfferingDomain, needed_tools, question_of
 from posttrain.rollout.params import AgentParams
 from posttrain.rollout.policy import expert_policy
 from posttrain.types import Task, Trajectory
-from posttrain.worlds.catalog import example_params, make_domain
+from posttrain.worlds.catalog import example_params, make_domain, require_expert
 from posttrain.worlds.params import WorldParams
 from posttrain.worlds.tools import Tool
 
 WORLDS = ("toy", "stocks")
-NUM_WORLD_TASKS, NUM_TEST_TASKS = 64, 160
+NUM_TRAIN_TASKS, NUM_TEST_TASKS = 64, 160
 AGENT = load_params().agent.model_copy(update={"max_turns": 16})  # a search is a turn
 REPORT = Path("reports/tool_retrieval.json")
 NUM_TOOLS, NOISE = 100_000, 0.35  # a copy has a cosine of about 0.94 to its tool
@@ -47,17 +47,20 @@ K = 10
 SHOWN = ("recall_at_1", "recall_at_5", "recall_at_10", "mrr", "ndcg_at_10")
 
 
-def with_worlds(folder: Path) -> tuple[Catalogue, list[Question]]:
-    """The catalogue, and questions of the worlds with the tools that their experts call."""
-    catalogue, questions = read_bfcl(folder), list[Question]()
+def with_worlds(folder: Path) -> Catalogue:
+    """The functions and questions of BFCL, and the tools of the worlds."""
+    catalogue = read_bfcl(folder)
     for name in WORLDS:
-        domain = make_domain(world_of(name))
-        catalogue = catalogue.with_more(of_world(domain.tools, name))
-        tasks = domain.tasks("sft", NUM_WORLD_TASKS)
-        needed = needed_tools(domain, tasks, AGENT)
-        asked = zip(tasks, needed, strict=True)
-        questions += [Question(question_of(task), names, f"world/{name}") for task, names in asked if names]
-    return catalogue, questions
+        catalogue = catalogue.with_more(of_world(make_domain(world_of(name)).tools, name))
+    return catalogue
+
+
+def examples_of(name: str, num_tasks: int) -> list[Question]:
+    """Questions of a world with the tools that its expert calls."""
+    domain = require_expert(make_domain(world_of(name)), needed_by="the benchmark")
+    tasks = domain.tasks("sft", num_tasks)
+    asked = zip(tasks, needed_tools(domain, tasks, AGENT), strict=True)
+    return [Question(question_of(task), names, f"world/{name}") for task, names in asked if names]
 
 
 def world_of(name: str) -> WorldParams:
@@ -66,8 +69,8 @@ def world_of(name: str) -> WorldParams:
 
 def measure_training(
     catalogue: Catalogue, own: list[Question], params: TrainRetrieverParams, seed: int
-) -> tuple[dict[str, Any], Trained]:
-    """Rankings of the tools that were not trained on, and what training took."""
+) -> tuple[dict[str, Any], Encoder]:
+    """Rankings of all tools and of those that were not trained on, and what training took."""
     start, start_cpu, load = time.monotonic(), time.process_time(), os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as scratch:
         trained = train_retriever(catalogue, own, params=params, seed=seed, scratch=Path(scratch))
@@ -86,7 +89,8 @@ def measure_training(
         "losses": [round(loss, 3) for loss in trained.losses],
         "held_out_tools": compare(trained.rankers, catalogue.tools, trained.split.test),
     }
-    return figures, trained
+    untrained = {name: one for name, one in trained.rankers.items() if not name.startswith("trained")}
+    return figures | {"all_tools": compare(untrained, catalogue.tools, catalogue.questions)}, trained.encoder
 
 
 def measure_play(name: str, retriever: Retriever) -> dict[str, Any]:
@@ -121,9 +125,11 @@ def shown_chars(tools: Mapping[str, Tool], task: Task, played: Trajectory) -> in
     return found + sum(len(json.dumps(tools[name].schema())) for name in task.tools)
 
 
-def measure_index(vectors_T_D: Vectors, asked_Q_D: Vectors, *, seed: int) -> dict[str, float]:
-    """Recall@10 of the index against exact search, and the milliseconds of a search, one question
-    at a time on one thread."""
+def measure_index(encoder: Encoder, catalogue: Catalogue, *, seed: int) -> dict[str, float]:
+    """Recall@10 of the index against exact search, and milliseconds a question on one thread."""
+    vectors_T_D = encoder.encode([tool.text for tool in catalogue.tools])
+    questions = [question.text for question in catalogue.questions[::10]]
+    asked_Q_D = encoder.encode(questions)
     rng = np.random.default_rng(seed)
     copied = vectors_T_D[rng.integers(len(vectors_T_D), size=NUM_TOOLS)]
     copied += rng.standard_normal(copied.shape, dtype=np.float32) * NOISE / np.sqrt(copied.shape[1])
@@ -146,12 +152,14 @@ def measure_index(vectors_T_D: Vectors, asked_Q_D: Vectors, *, seed: int) -> dic
         "recall_at_10_of_exact": round(hits / wanted_Q_K.size, 4),
         "search_ms_median": round(float(np.median(took)), 2),
         "search_ms_p95": round(float(np.quantile(took, 0.95)), 2),
+        "load": round(os.getloadavg()[0], 1),
     }
 
 
 def measure_encoding(encoder: Encoder, questions: list[str]) -> float:
     """Median milliseconds to encode one question."""
     took = []
+    encoder.forget()
     for question in questions:
         start = time.perf_counter()
         encoder.encode([question])
@@ -170,29 +178,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--encoder", help="a folder; that of params.yaml by default")
-    parser.add_argument("--to", type=Path, default=Path("data/models/retriever"), help="where the retriever is left")
+    parser.add_argument("--to", type=Path, default=Path("out/retriever"), help="where the trained encoder is left")
     parser.add_argument("--seed", type=int, help="of the split and the training; that of params.yaml by default")
+    parser.add_argument("--again", action="store_true", help="measures the encoder that is there, and trains none")
     given = parser.parse_args()
     params = load_params()
     seed = params.seed if given.seed is None else given.seed
     settings = params.train_retriever.model_copy(update={"encoder": given.encoder or params.train_retriever.encoder})
-    catalogue, own = with_worlds(given.folder)
-    figures, trained = measure_training(catalogue, own, settings, seed)
-    write_json(REPORT, figures)  # after each part: training takes minutes
+    catalogue = with_worlds(given.folder)
+    if given.again:
+        figures, encoder = json.loads(REPORT.read_text()), Encoder(given.to / "encoder", max_tokens=settings.max_tokens)
+    else:
+        own = [one for name in WORLDS for one in examples_of(name, NUM_TRAIN_TASKS)]
+        figures, encoder = measure_training(catalogue, own, settings, seed)
+        write_json(REPORT, figures)  # after each part: training takes minutes
+        save_retriever(given.to, catalogue, settings, encoder)
+    print(f"all {figures['num_tools']} tools, mean over questions\n{table(figures['all_tools'], '')}\n")
     print(f"held-out tools, mean over tools\n{table(figures['held_out_tools'], 'macro_')}\n", flush=True)
-    save_retriever(given.to, catalogue.tools, settings, (trained.encoder, trained.vectors_T_D))
-    figures["play"] = {name: measure_play(name, load_retriever(given.to)) for name in WORLDS}
+    figures["index"] = measure_index(encoder, catalogue, seed=seed)
+    figures["play"] = {}
+    for name in WORLDS:
+        kept = Catalogue(catalogue.tools, tuple(examples_of(name, settings.num_world_tasks)))
+        save_retriever(given.to / name, kept, settings.model_copy(update={"method": "both"}), encoder)
+        figures["play"][name] = measure_play(name, load_retriever(given.to / name))
+        write_json(REPORT, figures)
+    figures["index"]["encode_ms_median"] = measure_encoding(encoder, [one.text for one in catalogue.questions[:50]])
     write_json(REPORT, figures)
-    print(json.dumps(figures["play"], indent=1), flush=True)
-    asked = trained.encoder.encode([question.text for question in trained.split.test])
-    figures["index"] = measure_index(trained.vectors_T_D, asked, seed=seed)
-    figures["index"]["encode_ms_median"] = measure_encoding(trained.encoder, [one.text for one in own[:50]])
-    write_json(REPORT, figures)
-    print(figures["index"], flush=True)
-    untrained = {name: one for name, one in trained.rankers.items() if not name.startswith("trained")}
-    figures["all_tools"] = compare(untrained, catalogue.tools, catalogue.questions)
-    write_json(REPORT, figures)
-    print(f"all {len(catalogue.tools)} tools, mean over questions\n{table(figures['all_tools'], '')}")
+    print(json.dumps({name: figures[name] for name in ("index", "play")}, indent=1))
 
 
 if __name__ == "__main__":

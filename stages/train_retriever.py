@@ -37,24 +37,27 @@ def _train(run: StageRun) -> None:
     imported, own = read_catalogue(TOOLS), of_world(domain.tools, domain.name)
     # the world's first: of two tools with one name the world's answers
     catalogue = Catalogue(tuple(own)).with_more(imported.tools, imported.questions)
-    summary: dict[str, Any] = {"is_asked": True, "num_tools": len(catalogue.tools), "num_world_tools": len(own)}
+    examples = _asked(domain, params)
+    kept = Catalogue(catalogue.tools, tuple(examples))
+    summary: dict[str, Any] = {
+        "is_asked": True,
+        "num_tools": len(catalogue.tools),
+        "num_world_tools": len(own),
+        "num_world_questions": len(examples),
+    }
     if settings.method == "words":
-        save_retriever(RETRIEVER, catalogue.tools, settings)
+        save_retriever(RETRIEVER, kept, settings)
         rankers = {"words": WordRanker(catalogue.tools)}
         write_json(SUMMARY, summary | {"found": compare(rankers, catalogue.tools, catalogue.questions)})
         return
     from posttrain.retrieval.training import train_retriever as train
 
-    questions = _asked(domain, params)
-    trained = train(catalogue, questions, params=settings, seed=params.seed, scratch=run.checkpoint_dir)
-    save_retriever(RETRIEVER, catalogue.tools, settings, (trained.encoder, trained.vectors_T_D))
-    summary |= {
-        "num_world_questions": len(questions),
-        "num_held_out_tools": len(trained.split.held_out),
-        "losses": [round(loss, 4) for loss in trained.losses],
-    }
+    trained = train(catalogue, examples, params=settings, seed=params.seed, scratch=run.checkpoint_dir)
+    save_retriever(RETRIEVER, kept, settings, trained.encoder)
     found = compare(trained.rankers, catalogue.tools, trained.split.test)
-    write_json(SUMMARY, summary | {"found_of_held_out": found})
+    losses = [round(loss, 4) for loss in trained.losses]
+    about = {"num_held_out_tools": len(trained.split.held_out), "losses": losses, "found_of_held_out": found}
+    write_json(SUMMARY, summary | about)
 
 
 def _asked(domain: Domain, params: Params) -> Sequence[Question]:

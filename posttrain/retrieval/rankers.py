@@ -4,6 +4,7 @@ Both are joined by reciprocal rank fusion (Cormack et al., SIGIR 2009): a tool's
 1 / (60 + its rank) over the two, so that neither's scale counts.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,11 +14,11 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from posttrain.retrieval.catalogue import CatalogueTool, words
+from posttrain.retrieval.catalogue import CatalogueTool, Question, words
 
 FUSION_K = 60
 _FUSED = 100  # of each ranking; a tool further down hardly moves the sum
-_NEIGHBOURS, _BUILD_WIDTH, _SEARCH_WIDTH = 32, 80, 96  # of HNSW: recall@10 above .98 (benchmarks/tool_retrieval.py)
+_NEIGHBOURS, _BUILD_WIDTH, _SEARCH_WIDTH = 32, 80, 512  # of HNSW: recall@10 above .98 (benchmarks/tool_retrieval.py)
 
 Vectors = NDArray[np.float32]  # of length 1
 Places = NDArray[np.int64]  # (Q, k): indices of tools, the nearest first
@@ -30,12 +31,17 @@ class Ranker(Protocol):
 
 
 class WordRanker:
-    """BM25 (k1 1.5, b 0.75) over the words of the tools' texts."""
+    """BM25 (k1 1.5, b 0.75) over the words of the tools' texts, and of example questions with the
+    tools that they need."""
 
-    def __init__(self, tools: Sequence[CatalogueTool]) -> None:
+    def __init__(self, tools: Sequence[CatalogueTool], examples: Sequence[Question] = ()) -> None:
+        asked: dict[str, list[str]] = defaultdict(list)
+        for example in examples:
+            for name in example.tools:
+                asked[name] += words(example.text)
         self._num_tools = len(tools)
         self._index = bm25s.BM25(k1=1.5, b=0.75)
-        self._index.index([words(tool.text) for tool in tools], show_progress=False)
+        self._index.index([words(tool.text) + asked[tool.name] for tool in tools], show_progress=False)
 
     def rank(self, questions: Sequence[str], k: int) -> Places:
         """Equal scores are in the tools' order."""
@@ -48,15 +54,34 @@ class WordRanker:
 
 
 class VectorRanker:
-    """Cosine of unit vectors: exactly up to `exact_up_to` tools, in a graph (HNSW) above."""
+    """Cosine of unit vectors: exactly up to `exact_up_to` of them, in a graph (HNSW) above.
 
-    def __init__(self, encoder: "Encoder", vectors_T_D: Vectors, *, exact_up_to: int) -> None:
-        self._encoder = encoder
-        self._index = vector_index(vectors_T_D, exact_up_to=exact_up_to)
+    The vectors are of the tools' texts, then of example questions: `owners` has for each of these
+    the tools that it needs, which are found with it (Tool2Vec, arXiv 2409.02141)."""
+
+    def __init__(
+        self,
+        encoder: "Encoder",
+        vectors_E_D: Vectors,
+        *,
+        owners: Sequence[Sequence[int]] = (),
+        exact_up_to: int,
+    ) -> None:
+        self._encoder, self._owners, self._num_tools = encoder, owners, len(vectors_E_D) - len(owners)
+        self._index = vector_index(vectors_E_D, exact_up_to=exact_up_to)
 
     def rank(self, questions: Sequence[str], k: int) -> Places:
-        _, places = self._index.search(self._encoder.encode(questions), min(k, self._index.ntotal))
-        return np.asarray(places, dtype=np.int64)
+        """Equally near tools are in the order of the text or question that found them."""
+        size = min(k, self._num_tools)
+        _, places_Q_E = self._index.search(self._encoder.encode(questions), size + len(self._owners))
+        return np.array([self._tools(places_E)[:size] for places_E in places_Q_E.tolist()], dtype=np.int64)
+
+    def _tools(self, places: Sequence[int]) -> list[int]:
+        found: dict[int, None] = {}
+        for place in places:
+            example = place - self._num_tools
+            found |= dict.fromkeys([place] if example < 0 else self._owners[example])
+        return list(found)
 
 
 class FusedRanker:
@@ -81,19 +106,19 @@ class Encoder:
 
         self.model: Any = SentenceTransformer(str(source), device="cpu", model_kwargs={"use_safetensors": True})
         self.model.max_seq_length = max_tokens
-        self._last: tuple[list[str], Vectors] | None = None
+        self._known: dict[str, Vectors] = {}
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """Unit vectors, (N, D). Those of the same texts as before are not computed again: rankers
-        are asked the same questions one after another."""
-        if self._last is None or self._last[0] != texts:
-            vectors = self.model.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
-            self._last = list(texts), np.asarray(vectors, dtype=np.float32)
-        return self._last[1]
+        """Unit vectors, (N, D). A text is computed once: rankers are asked the same questions one
+        after another."""
+        if new := [text for text in dict.fromkeys(texts) if text not in self._known]:
+            found = self.model.encode(new, normalize_embeddings=True, show_progress_bar=False)
+            self._known |= dict(zip(new, np.asarray(found, dtype=np.float32), strict=True))
+        return np.array([self._known[text] for text in texts], dtype=np.float32)
 
     def forget(self) -> None:
         """Call it where the model was changed."""
-        self._last = None
+        self._known.clear()
 
 
 def vector_index(vectors_T_D: Vectors, *, exact_up_to: int) -> Any:

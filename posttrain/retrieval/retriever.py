@@ -1,5 +1,5 @@
-"""Retriever as a folder: the tools, how they are ranked, and the encoder with the tools' vectors
-where one is used."""
+"""Retriever as a folder: tools and example questions, how they are ranked, and the encoder with
+their vectors where one is used."""
 
 import shutil
 from collections.abc import Sequence
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from posttrain.data.files import NOT_ASKED, write_json
 from posttrain.retrieval.catalogue import Catalogue, CatalogueTool, read_catalogue, write_catalogue
@@ -27,7 +26,9 @@ class Retriever:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.tools: Sequence[CatalogueTool] = read_catalogue(folder).tools
+        read = read_catalogue(folder)
+        self.tools: Sequence[CatalogueTool] = read.tools
+        self._examples = read.questions
 
     def nearest(self, questions: Sequence[str], k: int) -> list[tuple[str, ...]]:
         """The names of the `k` nearest tools of each question, the nearest first."""
@@ -42,28 +43,26 @@ class Retriever:
         from posttrain.retrieval.rankers import Encoder, FusedRanker, VectorRanker, WordRanker
 
         ranking = Ranking.model_validate_json((self._folder / _RANKING).read_bytes())
-        by_words = WordRanker(self.tools)
+        by_words = WordRanker(self.tools, self._examples)
         if ranking.method == "words":
             return by_words
         encoder = Encoder(self._folder / _ENCODER, max_tokens=ranking.max_tokens)
-        vectors_T_D = np.load(self._folder / _VECTORS, allow_pickle=False)
-        by_vectors = VectorRanker(encoder, vectors_T_D, exact_up_to=ranking.exact_up_to)
+        vectors_E_D = np.load(self._folder / _VECTORS, allow_pickle=False)
+        place_of = {tool.name: place for place, tool in enumerate(self.tools)}
+        owners = [[place_of[name] for name in example.tools] for example in self._examples]
+        by_vectors = VectorRanker(encoder, vectors_E_D, owners=owners, exact_up_to=ranking.exact_up_to)
         return by_vectors if ranking.method == "vectors" else FusedRanker([by_vectors, by_words])
 
 
-def save_retriever(
-    folder: Path,
-    tools: Sequence[CatalogueTool],
-    ranking: Ranking,
-    encoded: tuple["Encoder", NDArray[np.float32]] | None = None,
-) -> None:
-    """Write the folder; `encoded` is the encoder and its vectors of the tools, None by words."""
+def save_retriever(folder: Path, catalogue: Catalogue, ranking: Ranking, encoder: "Encoder | None" = None) -> None:
+    """Write the folder; the catalogue's questions are examples, by which their tools are found,
+    too. `encoder` is None by words."""
     shutil.rmtree(folder, ignore_errors=True)
-    write_catalogue(Catalogue(tuple(tools)), folder)
-    if encoded is not None:
-        encoder, vectors_T_D = encoded
+    write_catalogue(catalogue, folder)
+    if encoder is not None:
         encoder.model.save_pretrained(str(folder / _ENCODER), create_model_card=False, safe_serialization=True)
-        np.save(folder / _VECTORS, vectors_T_D)
+        texts = [*(tool.text for tool in catalogue.tools), *(one.text for one in catalogue.questions)]
+        np.save(folder / _VECTORS, encoder.encode(texts))
     own = {key: value for key, value in ranking.model_dump().items() if key in Ranking.model_fields}
     write_json(folder / _RANKING, own)
 

@@ -51,7 +51,6 @@ class Trained:
     """Rankers by name for a comparison, and what a retriever is saved with."""
 
     encoder: Encoder
-    vectors_T_D: Vectors
     rankers: Mapping[str, Ranker]
     split: Split
     losses: Sequence[float]
@@ -88,13 +87,12 @@ def train_retriever(
     asked_N_D = guide.encode([pair.question for pair in pairs])
     negatives = hard_negatives(pairs, asked_N_D, tools, untrained_T_D[places], among=params.hard_among, seed=seed)
     losses = train_encoder(encoder, guide, (pairs, negatives), params=params, seed=seed, scratch=scratch)
-    vectors_T_D = encoder.encode(texts)
     words = WordRanker(catalogue.tools)
     rankers: dict[str, Ranker] = {"words": words}
-    for name, one, of_one in (("untrained", guide, untrained_T_D), ("trained", encoder, vectors_T_D)):
-        by_vectors = VectorRanker(one, of_one, exact_up_to=params.exact_up_to)
+    for name, one in (("untrained", guide), ("trained", encoder)):
+        by_vectors = VectorRanker(one, one.encode(texts), exact_up_to=params.exact_up_to)
         rankers |= {f"{name} vectors": by_vectors, f"{name} both": FusedRanker([by_vectors, words])}
-    return Trained(encoder, vectors_T_D, rankers, split, losses)
+    return Trained(encoder, rankers, split, losses)
 
 
 def training_pairs(

@@ -5,7 +5,7 @@ import pytest
 
 from posttrain.retrieval.catalogue import Catalogue, Question
 from posttrain.retrieval.quality import compare, metrics_of, quality, quality_by_source
-from posttrain.retrieval.rankers import FUSION_K, FusedRanker, WordRanker, vector_index
+from posttrain.retrieval.rankers import FUSION_K, FusedRanker, VectorRanker, WordRanker, vector_index
 from posttrain.retrieval.twins import split_catalogue, twin_clusters
 from tests.retrieval.catalogues import QUESTIONS, small_catalogue, tool
 
@@ -101,3 +101,27 @@ def test_whole_clusters_are_held_out_and_questions_of_both_halves_are_in_none():
     assert (len(split.train), len(split.test)) == (28 * 28, 12 * 12)
     assert {name for one in split.train for name in one.tools}.isdisjoint(split.held_out)
     assert split != split_catalogue(Catalogue(tools, questions), clusters, holdout_frac=0.3, kept=["t0"], seed=2)
+
+
+class Axes:
+    """An encoder of texts that are coordinates."""
+
+    def encode(self, texts):
+        return unit([[float(number) for number in text.split()] for text in texts])
+
+
+def test_a_question_finds_the_tools_of_examples_that_are_near_it_each_once():
+    # tools lie on the axes; the example at 45° needs tools 2 and 0
+    vectors = unit([[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0]])
+    ranker = VectorRanker(Axes(), vectors, owners=[[2, 0]], exact_up_to=10)
+    assert ranker.rank(["1 0.9 0", "0 1 0.1"], 3).tolist() == [[2, 0, 1], [1, 2, 0]]
+    assert ranker.rank(["1 0.9 0"], 2).tolist() == [[2, 0]]
+    assert VectorRanker(Axes(), vectors[:3], exact_up_to=10).rank(["1 0.9 0"], 9).tolist() == [[0, 1, 2]]
+
+
+def test_words_of_examples_count_for_the_tools_that_they_need():
+    catalogue = small_catalogue()
+    asked = "天气怎么样"
+    assert WordRanker(catalogue.tools).rank([asked], 1).tolist() == [[0]]  # none has its words
+    examples = [Question("明天天气?", ("translate",), "ours")]
+    assert WordRanker(catalogue.tools, examples).rank([asked], 1).tolist() == [[5]]

@@ -53,7 +53,7 @@ def retriever(tmp_path_factory):
         function = {**one.schema["function"], "description": f"{one.description} {words}"}
         tools.append(CatalogueTool({"type": "function", "function": function}, "toy"))
     folder = tmp_path_factory.mktemp("retriever")
-    save_retriever(folder, Catalogue(tuple(tools)).with_more(small_catalogue().tools).tools, WORDS)
+    save_retriever(folder, Catalogue(tuple(tools)).with_more(small_catalogue().tools), WORDS)
     return load_retriever(folder)
 
 
