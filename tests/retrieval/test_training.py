@@ -54,9 +54,7 @@ def test_training_finds_the_tools_of_its_questions_and_has_the_same_bytes_again(
     assert first.losses[-1] < first.losses[0] / 2
     vectors, same = (one.encoder.encode(list(QUESTIONS)).tobytes() for one in (first, again))
     assert (first.losses, vectors) == (again.losses, same)
-    save_retriever(
-        tmp_path / "saved", catalogue.tools, knobs(encoder, method="both"), (first.encoder, first.vectors_T_D)
-    )
+    save_retriever(tmp_path / "saved", catalogue, knobs(encoder, method="both"), first.encoder)
     nearest = Retriever(tmp_path / "saved").nearest(list(QUESTIONS.values()), 3)
     assert [names[0] for names in nearest] == list(QUESTIONS)
     assert not list((tmp_path / "a").glob("checkpoint*"))
