@@ -200,7 +200,8 @@ def main() -> None:
     for name in WORLDS:
         kept = Catalogue(catalogue.tools, tuple(examples_of(name, settings.num_world_tasks)))
         save_retriever(given.to / name, kept, settings.model_copy(update={"method": "both"}), encoder)
-        figures["play"][name] = measure_play(name, load_retriever(given.to / name))
+        about = {"num_example_tasks": settings.num_world_tasks}
+        figures["play"][name] = about | measure_play(name, load_retriever(given.to / name))
         write_json(REPORT, figures)
     figures["index"]["encode_ms_median"] = measure_encoding(encoder, [one.text for one in catalogue.questions[:50]])
     write_json(REPORT, figures)
