@@ -125,7 +125,7 @@ def vector_index(vectors_T_D: Vectors, *, exact_up_to: int) -> Any:
     """A FAISS index by inner product."""
     num_tools, size = vectors_T_D.shape
     if num_tools <= exact_up_to:
-        index = faiss.IndexFlatIP(size)
+        index: Any = faiss.IndexFlatIP(size)
     else:
         index = faiss.IndexHNSWFlat(size, _NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efConstruction, index.hnsw.efSearch = _BUILD_WIDTH, _SEARCH_WIDTH
