@@ -2,11 +2,14 @@
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from posttrain.retrieval.catalogue import Catalogue, Question, read_catalogue, words, write_catalogue
+from posttrain.retrieval.quality import quality
+from posttrain.retrieval.rankers import WordRanker
 from posttrain.retrieval.sources import read_bfcl, read_openapi, read_schema_file
 from posttrain.runtime.exits import DataError
 from tests.console import posttrain
@@ -94,6 +97,16 @@ def test_bfcl_gives_functions_of_all_files_and_questions_whose_function_is_known
     assert read.tools[0].schema["function"]["parameters"] == {"type": "object", "properties": {"r": {"type": "number"}}}
     with pytest.raises(DataError, match="no file BFCL_v4_NAME"):
         read_bfcl(tmp_path / "possible_answer" / "nothing")
+
+
+def test_bfcls_own_files_have_1438_functions_and_1911_questions(shared_data):
+    read = read_bfcl(shared_data / "bfcl")
+    needed = Counter(name for one in read.questions for name in one.tools)
+    assert (len(read.tools), len(read.questions), len({one.text for one in read.questions})) == (1438, 1911, 1791)
+    assert (len(needed), sum(count == 1 for count in needed.values())) == (728, 467)
+    found = WordRanker(read.tools).rank([one.text for one in read.questions[::10]], 10)
+    ranked = [[read.tools[place].name for place in places] for places in found.tolist()]
+    assert quality(ranked, read.questions[::10])["recall_at_10"] > 0.8
 
 
 OPENAPI = """
