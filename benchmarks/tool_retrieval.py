@@ -8,6 +8,7 @@ search. The knobs are those of params.yaml.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import tempfile
@@ -19,6 +20,7 @@ from typing import Any
 import faiss
 import numpy as np
 
+from posttrain import demonstrate, evaluate, load_world, sft
 from posttrain.config.params import load_params
 from posttrain.data.files import write_json
 from posttrain.provenance.costs import processor_kind
@@ -37,6 +39,7 @@ from posttrain.types import Task, Trajectory
 from posttrain.worlds.catalog import example_params, make_domain, require_expert
 from posttrain.worlds.params import WorldParams
 from posttrain.worlds.tools import Tool
+from posttrain.worlds.toy.params import ToyFlawRates
 
 WORLDS = ("toy", "stocks")
 NUM_TRAIN_TASKS, NUM_TEST_TASKS = 64, 160
@@ -118,6 +121,22 @@ def measure_play(name: str, retriever: Retriever) -> dict[str, Any]:
     return found | {"schema_chars_of_all_tools": sum(map(len, everything))}
 
 
+def measure_agents(retriever: Path) -> dict[str, Any]:
+    """Success on test tasks of the toy world of an agent from scratch, fine-tuned on demonstrations
+    without flaws, with the tools that tasks offer and with the eight nearest."""
+    params, found = Path("params.yaml").resolve(), {}
+    flaws = {f"world.flaw_rates.{name}": 0.0 for name in ToyFlawRates.model_fields}
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        Path("data/models").mkdir(parents=True)
+        Path("data/models/retriever").symlink_to(retriever)
+        for way, tools in (("offered", {"type": "offered"}), ("retrieved", {"type": "retrieved", "k": 8})):
+            world = load_world("toy", {**flaws, "agent.tools": tools}, params=params)
+            summary = evaluate(sft(demonstrate(world), world, to=f"out/{way}"), world, num_samples=1).summary
+            kept = ("num_tasks", "strict_success_rate", "strict_ci_low", "strict_ci_high", "success_rate", "failures")
+            found[way] = {name: summary[name] for name in kept}
+    return found
+
+
 def shown_chars(tools: Mapping[str, Tool], task: Task, played: Trajectory) -> int:
     """Characters of the schemas that an episode showed: offered, and found by searches."""
     searches = {call.id for message in played.messages for call in message.tool_calls if call.name == SEARCH}
@@ -180,11 +199,15 @@ def main() -> None:
     parser.add_argument("--encoder", help="a folder; that of params.yaml by default")
     parser.add_argument("--to", type=Path, default=Path("out/retriever"), help="where the trained encoder is left")
     parser.add_argument("--seed", type=int, help="of the split and the training; that of params.yaml by default")
+    parser.add_argument("--agents", action="store_true", help="trains agents on the retriever that is there")
     parser.add_argument("--again", action="store_true", help="measures the encoder that is there, and trains none")
     given = parser.parse_args()
     params = load_params()
     seed = params.seed if given.seed is None else given.seed
     settings = params.train_retriever.model_copy(update={"encoder": given.encoder or params.train_retriever.encoder})
+    if given.agents:
+        write_json(REPORT, json.loads(REPORT.read_text()) | {"agents": measure_agents((given.to / "toy").resolve())})
+        return
     catalogue = with_worlds(given.folder)
     if given.again:
         figures, encoder = json.loads(REPORT.read_text()), Encoder(given.to / "encoder", max_tokens=settings.max_tokens)
