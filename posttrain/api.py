@@ -40,6 +40,7 @@ from posttrain.report.table import evaluation_text, gain_sentence
 from posttrain.rewards.total import load_reward
 from posttrain.rollout.episode_sampler import Player, ScoredWorld, sample_groups
 from posttrain.rollout.episodes import demonstrate as demonstrated
+from posttrain.rollout.offers import with_offers
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.threads import choose_num_threads, limit_threads
 from posttrain.traces.show import transcript
@@ -122,7 +123,7 @@ def load_world(
     `params.yaml`; with the small sizes of `experiments/demo.yaml` where `quick`, then `knobs`:
     dotted keys with their values, `{"train_sft.max_steps": 50}`."""
     settings, is_named = knobs_for_world(name, knobs or {}, is_quick=quick, file=Path(params))
-    domain = domain_of(settings.world)
+    domain = with_offers(domain_of(settings.world), settings.agent)
     source = Path(params).name
     if is_named:
         reward, whose = load_reward(settings.reward, score_names(domain)), f"the reward of {source}"

@@ -19,6 +19,7 @@ from posttrain.provenance.costs import processor_kind
 from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.rollout.episode_sampler import Player, ScoredWorld, Stream, episode_seeds
 from posttrain.rollout.episodes import resume_episodes, run_episodes
+from posttrain.rollout.offers import OfferingDomain, tokens_of_tools
 from posttrain.rollout.openai_policy import OpenAiPolicy
 from posttrain.rollout.policy import expert_policy
 from posttrain.runtime.endpoint_limits import ChatParameters
@@ -57,6 +58,9 @@ def evaluate(run: StageRun) -> None:
         tasks = [task for split in splits for task in read_tasks(TASKS, split)]
         evaluated, summary = evaluate_policy(play, tasks, num_samples=settings.num_samples, by=settings.by, costs=costs)
         summary["processor"] = processor_kind()
+        if isinstance(world.domain, OfferingDomain) and run.item != "teacher":
+            codec, played = load_codec(Path("data/models") / run.item), [one.greedy for one in evaluated]
+            summary["tools"] = tokens_of_tools(codec, world.domain, tasks, played)
         if changed := ChatParameters(run.checkpoint_dir / REFUSED).changed:
             summary["endpoint_parameters"] = changed
         records = [task_record(one, wanted=wanted) for one in evaluated if not one.greedy.is_aborted]

@@ -18,19 +18,20 @@ from posttrain.data.params import ImportSource, OpenAiSource, ScriptedSource
 from posttrain.data.schemas import TrajectoryRow, trajectory_row, write_tasks, write_trajectories
 from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.rollout.episodes import demonstrate, resume_episodes
+from posttrain.rollout.offers import open_domain
 from posttrain.rollout.openai_policy import OpenAiPolicy
 from posttrain.rollout.paraphrase import paraphrased
 from posttrain.runtime.endpoint_limits import ChatParameters
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
-from posttrain.worlds.catalog import make_domain, require_expert, splits_of, tasks_of
+from posttrain.worlds.catalog import require_expert, splits_of, tasks_of
 from posttrain.worlds.protocol import Domain
 
 RAW = Path("data/raw")
 
 
 def generate_data(run: StageRun) -> None:
-    domain = make_domain(run.params.world)
+    domain = open_domain(run.params.world, run.params.agent)
     tasks = {split: tasks_of(domain, split, run.params.world) for split in splits_of(domain)}
     params = run.params.generate_data
     if params.paraphrase:

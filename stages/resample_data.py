@@ -31,12 +31,13 @@ from posttrain.models.row_losses import row_losses
 from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.memory import window_rows
+from posttrain.rollout.offers import open_domain
 from posttrain.rollout.policy import expert_policy
 from posttrain.runtime.exits import DataError
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
 from posttrain.types import Split, Task, Trajectory
-from posttrain.worlds.catalog import make_domain, require_expert, require_regeneration
+from posttrain.worlds.catalog import require_expert, require_regeneration
 
 BASE = Path("data/models/base")
 TASKS = Path("data/raw/tasks.parquet")
@@ -104,7 +105,7 @@ def resample_data(run: StageRun) -> None:
 
 def _scan(run: StageRun, codec: ChatCodec) -> _Scan:
     params, scan = run.params.resample_data, _Scan()
-    tools = make_domain(run.params.world).tools
+    tools = open_domain(run.params.world, run.params.agent).tools
     read_only = {name for name, tool in tools.items() if tool.is_read_only}
     rewards = (one for batch in ParquetBatches(SOURCE, TRAJECTORIES_SCHEMA, ("reward",)) for one in batch["reward"])
     is_kept = keeper(params.keep, (one.as_py() for one in rewards))
@@ -205,7 +206,7 @@ def _new_rows(run: StageRun, points: Sequence[Point], core: Selected) -> Iterato
             some, rows = _with_rows(points[start : start + POINTS_AT_ONCE], core)
             yield NewRows([rows[point.seeds[0]] for point in some], [False] * len(some))
         return
-    domain = make_domain(params.world)
+    domain = open_domain(params.world, params.agent)
     expert = expert_policy(
         require_expert(domain, needed_by=SMOTE),
         is_flawless=params.resample_data.success_filter,

@@ -14,13 +14,14 @@ from posttrain.models.loading import load_codec
 from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.rollout.episodes import demonstrate
 from posttrain.rollout.memory import window_rows
+from posttrain.rollout.offers import open_domain
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
 from posttrain.tracking.wandb_sink import wandb_sinks
 from posttrain.train.resumable_trainer import METRICS, open_run
 from posttrain.train.sft import fine_tune
 from posttrain.train.trainable import load_trainable, save_trained
-from posttrain.worlds.catalog import make_domain, require_expert
+from posttrain.worlds.catalog import require_expert
 
 BASE, RESAMPLED = Path("data/models/base"), Path("data/resampled/demonstrations.parquet")
 
@@ -30,7 +31,7 @@ def train_sft(run: StageRun) -> None:
     read = read_trajectories(RESAMPLED)
     demonstrations = [row for row in read if row.split != "dev"]
     if edits := read_edits(FOR_SFT):
-        tools = make_domain(params.world).tools
+        tools = open_domain(params.world, params.agent).tools
         demonstrations += [edit.sft_row(tools) for edit in edits] * params.train_sft.edit_copies
     dev = [row for row in read if row.split == "dev"] or _played(run)
 
@@ -57,7 +58,7 @@ def _played(run: StageRun) -> list[TrajectoryRow]:
     with open_traces(run.full_name, key=run.key, params=params) as record:
         dev = demonstrate(
             require_expert(
-                make_domain(params.world),
+                open_domain(params.world, params.agent),
                 needed_by="the dev loss of train_sft (or generate_data.source.dev_frac above 0)",
             ),
             dev_tasks,

@@ -144,12 +144,12 @@ class _Players:
 
     def session_of(self, stored: "StoredEpisode") -> "Session":
         from posttrain.debug.session import Session
-        from posttrain.worlds.catalog import make_domain
+        from posttrain.rollout.offers import open_domain
 
         asked = (stored.run.stage, stored.run.settings)
         if self._last is None or self._last[0] != asked:
             world, agent = recorded_settings(stored.run, self.params)
-            domain = make_domain(world)
+            domain = open_domain(world, agent)
             player = self.player_of(domain, agent, lambda: _model_of(stored.run))
             self._last = asked, replace(player, score=_scoring(domain, self.params or Path("params.yaml")))
         return Session(stored.traced.task, stored.traced.trajectory, self._last[1])
@@ -158,10 +158,11 @@ class _Players:
 def _debug_live(players: _Players, split: "Split", num_tasks: int, condition: str, *, who: str, code: str) -> None:
     from posttrain.config.params import load_params
     from posttrain.debug.live import LiveEpisodes, debug_live
-    from posttrain.worlds.catalog import make_domain, tasks_of
+    from posttrain.rollout.offers import open_domain
+    from posttrain.worlds.catalog import tasks_of
 
     knobs = load_params(players.params or Path("params.yaml"))
-    domain = make_domain(knobs.world)
+    domain = open_domain(knobs.world, knobs.agent)
     tasks = tasks_of(domain, split, knobs.world, at_most=num_tasks)
     player, beside = (players.player_of(domain, knobs.agent, lambda: SFT) for _ in range(2))
     debug_live(LiveEpisodes(tasks, player, beside, condition, seed=knobs.seed), who=who, code=code)
@@ -220,9 +221,10 @@ def propose(stage: str, num: int, model: Path | None, params: Path | None) -> No
     from posttrain.debug.suggest import expert_edits
     from posttrain.debug.verify import verify
     from posttrain.provenance.code_version import read_version
+    from posttrain.rollout.offers import open_domain
     from posttrain.traces.query import EpisodeFilter, matching
     from posttrain.traces.reading import read_episodes
-    from posttrain.worlds.catalog import make_domain, require_expert
+    from posttrain.worlds.catalog import require_expert
 
     code, tried, kept = str(read_version(Path.cwd())), 0, list[VerifiedEdit]()
     with open_store() as connection:
@@ -231,7 +233,7 @@ def propose(stage: str, num: int, model: Path | None, params: Path | None) -> No
             raise DataError(f"the trace store has no failed episode of {stage}")
         run = read_stored(connection, episodes[0]).run
         world, agent = recorded_settings(run, params)
-        domain = require_expert(make_domain(world), needed_by="an edit of its own")
+        domain = require_expert(open_domain(world, agent), needed_by="an edit of its own")
         player = model_player(model or _model_of(run), domain, agent)
         # Other settings are another world, in which an episode would be played otherwise.
         of_these = (one.traced for one in read_episodes(connection, episodes) if one.run.settings == run.settings)
@@ -253,14 +255,17 @@ def verify_corrections(folder: Path, model: Path) -> None:
     from posttrain.debug.suggest import corrected_forks
     from posttrain.debug.verify import verify
     from posttrain.provenance.code_version import read_version
-    from posttrain.worlds.catalog import make_domain
+    from posttrain.rollout.offers import open_domain
 
     corrections, knobs = corrections_of(read_annotations()), load_params()
     tasks = {task.task_id: task for task in read_tasks(Path("data/raw/tasks.parquet"), "rl")}
     forks = corrected_forks(corrections, read_trajectories(folder / "samples.parquet"), tasks)
     if not forks:
         raise DataError(f"nobody corrected an episode of {folder}: press e on `posttrain annotate --episodes`")
-    player, code = model_player(model, make_domain(knobs.world), knobs.agent), str(read_version(Path.cwd()))
+    player, code = (
+        model_player(model, open_domain(knobs.world, knobs.agent), knobs.agent),
+        str(read_version(Path.cwd())),
+    )
     tried = [one for who, own in forks.items() for one in verify(own, player, who=who, code=code)]
     kept = [one for one in tried if isinstance(one, VerifiedEdit)]
     print(f"{add_edits(kept)} edits are new, of {len(kept)} that help among {len(tried)} corrections")
@@ -283,11 +288,11 @@ def verify_edit(edit: str, model: Path, num: int) -> None:
     from posttrain.debug.player import model_player
     from posttrain.debug.terminal import gain_text
     from posttrain.debug.verify import verify
+    from posttrain.rollout.offers import open_domain
     from posttrain.rollout.play_on import Fork
-    from posttrain.worlds.catalog import make_domain
 
     one, knobs = _edit(edit), load_params()
-    player = model_player(model, make_domain(knobs.world), knobs.agent)
+    player = model_player(model, open_domain(knobs.world, knobs.agent), knobs.agent)
     [found] = verify([Fork(one.task, one.recorded, one.turn, message=one.edited)], player, who=one.who, num=num, seed=1)
     if isinstance(found, VerifiedEdit):
         print(f"it helps {model}: {gain_text(found)}")

@@ -25,6 +25,7 @@ from posttrain.cli.jobs import add_jobs
 from posttrain.cli.judge import add_judge
 from posttrain.cli.models import add_models
 from posttrain.cli.pipeline import add_pipeline
+from posttrain.cli.tools import add_tools
 from posttrain.cli.traces import add_traces
 from posttrain.cli.train import add_train
 from posttrain.runtime.exits import exit_codes
@@ -32,13 +33,13 @@ from posttrain.runtime.redaction import redact_uncaught
 
 ADD = (
     *(add_pipeline, add_compare, add_health, add_traces, add_debug, add_annotate, add_jobs, add_clean),
-    *(add_models, add_check_world, add_export_env, add_train, add_evaluate, add_judge, add_demo),
+    *(add_models, add_check_world, add_export_env, add_train, add_evaluate, add_judge, add_demo, add_tools),
 )
 GROUPS = {
     "Pipeline": "run plan summary verify",
     "Results": "compare dashboard drift health record traces debug edits annotate judge",
     "Models": "train evaluate get-model export export-gguf serve",
-    "Worlds": "check-world export-env serve-env demo",
+    "Worlds": "check-world export-env serve-env demo tools",
     "Housekeeping": "jobs clean",
     "For make": "export-served",
 }

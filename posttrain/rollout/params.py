@@ -1,4 +1,5 @@
-"""Knobs of the section `agent`: the limits of one episode, and the agent's memory."""
+"""Knobs of the section `agent`: the limits of one episode, the tools that it offers, and the
+agent's memory."""
 
 from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
@@ -41,7 +42,31 @@ class NotesMemory(WindowMemory):
 Memory: TypeAlias = NoMemory | WindowMemory | NotesMemory
 
 
+class OfferedTools(Section):
+    """The tools that a task of the world offers."""
+
+    type: Literal["offered"]
+
+
+class RetrievedTools(Section):
+    """The `k` tools nearest the question, of the world's and the catalogue's together."""
+
+    example: ClassVar[str] = "{k: 8}"
+    type: Literal["retrieved"]
+    k: SmallCount
+
+
+class SearchedTools(Section):
+    """None at first but `search_tools(query)`, which shows the `k` nearest of all."""
+
+    example: ClassVar[str] = "{k: 8}"
+    type: Literal["search"]
+    k: SmallCount
+
+
 class AgentParams(Section):
+    """`tools` is as it was before there was the choice, where a record of an older run lacks it."""
+
     max_turns: SmallCount
     max_new_tokens: Count
     max_context_tokens: Count
@@ -51,6 +76,9 @@ class AgentParams(Section):
     max_result_chars: Count
     max_aborted_frac: Annotated[float, Field(ge=0, lt=1)]
     memory: Annotated[Memory, Field(discriminator="type", default_factory=lambda: NoMemory(type="none"))]
+    tools: Annotated[OfferedTools | RetrievedTools | SearchedTools, Field(discriminator="type")] = OfferedTools(
+        type="offered"
+    )
 
     @model_validator(mode="after")
     def _one_message_fits_the_context(self) -> Self:

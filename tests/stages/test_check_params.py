@@ -55,7 +55,7 @@ def harbour(): ...
 LORA = {"type": "lora", "r": 4, "alpha": 8, "dropout": 0.0, "target_modules": ["q_prj", "v_proj"]}
 SOURCE = {"type": "import", "format": "openai", "path": "data/imported/ours.jsonl", "stop_tools": [], "dev_frac": 0.0}
 SCORE_STAGES = {"sample_preferences", "train_process_model", "train_policy", "evaluate"}
-WORLD_STAGES = {"generate_data", "resample_data", "train_sft"} | SCORE_STAGES
+WORLD_STAGES = {"train_retriever", "generate_data", "resample_data", "train_sft"} | SCORE_STAGES
 OUTPUT = "params.yaml has known keys, values in range and no contradiction.\n"
 
 Check = Callable[..., list[Problem]]

@@ -1,0 +1,1 @@
+"""Choosing among many tools: a catalogue, retrievers of its tools, their training and their use."""
