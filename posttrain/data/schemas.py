@@ -54,6 +54,7 @@ TRAJECTORY_COLUMNS = [
     *(("seed", pa.int64()), ("policy_version", pa.int64())),
     *(("token_ids", pa.list_(pa.int32())), ("mask", pa.list_(pa.int8())), ("logprobs", pa.list_(pa.float32()))),
     *(("scores", _SCORES), ("reward", pa.float64()), ("turns", pa.list_(_TURN)), ("num_forks", pa.int32())),
+    ("window_starts", pa.list_(pa.int32())),
     *(("failure", _TEXT), ("outcome", _OUTCOME)),
 ]
 _ABOUT = [("labels", _TEXT), ("split", _TEXT), ("template", _TEXT), ("entities", pa.list_(_TEXT))]
@@ -175,6 +176,7 @@ def trajectory_columns(trajectory: Trajectory) -> dict[str, Any]:
         "logprobs": list(trajectory.logprobs),
         "scores": sorted(trajectory.scores.items()),  # pairs: what Arrow makes of a map
         "turns": [_turn_columns(turn) for turn in trajectory.turns],
+        "window_starts": list(trajectory.window_starts),
         "outcome": None if trajectory.outcome is None else outcome_columns(trajectory.outcome),
     }
 
@@ -191,6 +193,7 @@ def trajectory_from_columns(columns: Mapping[str, Any]) -> Trajectory:
         logprobs=tuple(columns["logprobs"]),
         scores=dict(columns["scores"]),
         turns=tuple(map(_turn_from_columns, columns["turns"])),
+        window_starts=tuple(columns.get("window_starts") or ()),  # none in what an older version wrote
         outcome=None if outcome is None else outcome_from_columns(outcome),
     )
 

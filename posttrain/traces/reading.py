@@ -76,6 +76,7 @@ def episode_columns(episode: StoredEpisode) -> dict[str, Any]:
         "advantage": _finite(traced.advantage),
         "is_success": traced.is_success,
         "outcome": None if trajectory.outcome is None else _finite_outcome(trajectory.outcome),
+        "window_starts": list(trajectory.window_starts),
         "num_forks": trajectory.num_forks,
         "stop_reason": str(trajectory.stop_reason),
         "failure": trajectory.failure,

@@ -56,6 +56,7 @@ class Draw(random.Random):
             scores={self.text(): self.random() for _ in range(self.randrange(3))},
             reward=self.choice([None, self.random()]),
             turns=tuple(self.turn(len(messages)) for _ in range(self.randrange(4))),
+            window_starts=tuple(range(self.randrange(3))),
             num_forks=self.randrange(3),
             failure=self.text(),
             outcome=self.choice([None, self.outcome()]),

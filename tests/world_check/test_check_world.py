@@ -180,7 +180,8 @@ def test_the_section_and_the_count_of_params_yaml_are_those_of_the_world_that_it
     (ours / "other.yaml").write_text(text, encoding="utf-8")
     ended = posttrain("check-world", "stocks", "--params", "other.yaml", "--num-tasks", 4)
     assert ended.exit_code == 0, ended.stdout + ended.stderr
-    assert ended.stdout.startswith("stocks: 4 sft, 4 rl, 4 dev, 3 test, 3 test_paraphrase; the reward of other.yaml")
+    counts = "4 sft, 4 rl, 4 dev, 3 test, 3 test_paraphrase, 4 dev_paraphrase, 3 test_noisy"
+    assert ended.stdout.startswith(f"stocks: {counts}; the reward of other.yaml")
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,8 @@ _COLUMNS = (
     *("system", "tools", "success", "reward", "task_id", "seed", "stop_reason"),
     *("split", "template", "entities", "labels"),
 )
-_STRUCTURED = ("token_ids", "mask", "logprobs", "turns", "scores", "labels", "entities", "outcome")
+_PLAYED = ("token_ids", "mask", "logprobs", "window_starts", "turns", "scores")
+_STRUCTURED = (*_PLAYED, "labels", "entities", "outcome")
 _PASSED = dict.fromkeys(("true", "pass", "1", "1.0"), True) | dict.fromkeys(("false", "fail", "0", "0.0"), False)
 _HAN = re.compile(r"[\u4e00-\u9fff]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -78,7 +79,7 @@ def own_columns(about: Mapping[str, Any]) -> dict[str, Any]:
     """Columns of an episode that `traces export` wrote, in spans as JSON text."""
     told = {key: from_json(value, key) if key in _STRUCTURED else value for key, value in about.items()}
     own = {key: told[key] for key in _COLUMNS if key not in ("success", "reward") and told.get(key) is not None}
-    played = {key: told[key] for key in (*_STRUCTURED[:5], "policy_version", "num_forks", "failure") if key in told}
+    played = {key: told[key] for key in (*_PLAYED, "policy_version", "num_forks", "failure") if key in told}
     return {**own, "played": {**played, "reward": told.get("reward"), "outcome": told.get("outcome")}}
 
 
