@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise, starmap
 from typing import Any, Literal, TypeAlias
 
 JsonValue: TypeAlias = "str | int | float | bool | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
@@ -248,6 +249,12 @@ class Trajectory:
     num_forks: int = 0
     failure: str = ""
     outcome: Outcome | None = None
+
+    @property
+    def windows(self) -> list[slice]:
+        """The places of each context window's tokens; one of all of them where nothing was left
+        out."""
+        return list(starmap(slice, pairwise([0, *self.window_starts, len(self.token_ids)])))
 
     @property
     def turn_messages(self) -> list[Message | None]:

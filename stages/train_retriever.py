@@ -10,17 +10,17 @@ from posttrain.config.params import Params
 from posttrain.data.files import leave_untrained, write_json
 from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.retrieval.catalogue import TOOLS, Catalogue, Question, of_world, read_catalogue
+from posttrain.retrieval.retriever import FOLDER, save_retriever
 from posttrain.rollout.params import OfferedTools
 from posttrain.worlds.catalog import make_domain, tasks_of
 from posttrain.worlds.protocol import Domain, ExpertDomain
 
-RETRIEVER = Path("data/models/retriever")
 SUMMARY = Path("reports/train_retriever/summary.json")
 
 
 def train_retriever(run: StageRun) -> None:
     if isinstance(run.params.agent.tools, OfferedTools):
-        leave_untrained(RETRIEVER, "agent.tools is offered")
+        leave_untrained(FOLDER, "agent.tools is offered")
         write_json(SUMMARY, {"is_asked": False})
     else:
         _train(run)
@@ -30,7 +30,6 @@ def _train(run: StageRun) -> None:
     # here, as they bring FAISS and perhaps torch, which a run without retrieval need not wait for
     from posttrain.retrieval.quality import compare
     from posttrain.retrieval.rankers import WordRanker
-    from posttrain.retrieval.retriever import save_retriever
 
     params, settings = run.params, run.params.train_retriever
     domain = make_domain(params.world)
@@ -46,14 +45,14 @@ def _train(run: StageRun) -> None:
         "num_world_questions": len(examples),
     }
     if settings.method == "words":
-        save_retriever(RETRIEVER, kept, settings)
+        save_retriever(FOLDER, kept, settings)
         rankers = {"words": WordRanker(catalogue.tools)}
         write_json(SUMMARY, summary | {"found": compare(rankers, catalogue.tools, catalogue.questions)})
         return
     from posttrain.retrieval.training import train_retriever as train
 
     trained = train(catalogue, examples, params=settings, seed=params.seed, scratch=run.checkpoint_dir)
-    save_retriever(RETRIEVER, kept, settings, trained.encoder)
+    save_retriever(FOLDER, kept, settings, trained.encoder)
     found = compare(trained.rankers, catalogue.tools, trained.split.test)
     losses = [round(loss, 4) for loss in trained.losses]
     about = {"num_held_out_tools": len(trained.split.held_out), "losses": losses, "found_of_held_out": found}

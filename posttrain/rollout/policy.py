@@ -90,8 +90,9 @@ class TokenPolicy:
         """Raises ConfigurationError where the opening alone leaves no room in the context, and
         EngineFailed for a log-probability that is not finite: the one way from an engine into a
         trajectory."""
-        context_ids = self.context_ids(episode)
-        token_ids = [*episode.read().token_ids, *context_ids]
+        read = episode.read()
+        context_ids = self._unread_ids(episode, read)
+        token_ids = [*read.token_ids, *context_ids]
         room = episode.limits.max_context_tokens - len(token_ids)
         if room < 1:
             if self._is_opening(episode):
@@ -133,7 +134,10 @@ class TokenPolicy:
 
     def context_ids(self, episode: Episode) -> list[int]:
         """Tokens that the agent has not read yet, up to where it writes."""
-        return self._prompt(episode) if self._is_opening(episode) else self._context(episode.read())
+        return self._unread_ids(episode, episode.read())
+
+    def _unread_ids(self, episode: Episode, read: Conversation) -> list[int]:
+        return self._prompt(episode) if self._is_opening(episode) else self._context(read)
 
     def _is_opening(self, episode: Episode) -> bool:
         now = episode.now

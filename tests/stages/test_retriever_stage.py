@@ -11,9 +11,10 @@ from posttrain.data.schemas import read_tasks, read_trajectories
 from posttrain.provenance.runner import StageRun
 from posttrain.retrieval.catalogue import write_catalogue
 from posttrain.retrieval.params import idle_deps
+from posttrain.retrieval.retriever import FOLDER as RETRIEVER
 from posttrain.rollout.offers import SEARCH
 from stages.generate_data import generate_data
-from stages.train_retriever import RETRIEVER, SUMMARY, train_retriever
+from stages.train_retriever import SUMMARY, train_retriever
 from tests.retrieval.catalogues import small_catalogue
 from tests.retrieval.tiny_encoder import write_tiny_encoder
 from tests.stages.test_generate_and_evaluate import WORLD

@@ -67,10 +67,9 @@ def batch_of(samples: Sequence[Sample], *, pad_id: int) -> Batch:
     """A row per context window of each sample; two padding tokens for an episode without a
     token."""
     windows = [
-        (place, number, one, slice(start, end))
-        for place, sample in enumerate(samples)
-        for one in [sample.episode.trajectory]
-        for number, (start, end) in enumerate(itertools.pairwise([0, *one.window_starts, len(one.token_ids)]))
+        (place, number, one, part)
+        for place, one in enumerate(sample.episode.trajectory for sample in samples)
+        for number, part in enumerate(one.windows)
     ]
     # a loss is of tokens from the second on: a row has two at least
     ids = [list(one.token_ids[part]) or [pad_id, pad_id] for _, _, one, part in windows]

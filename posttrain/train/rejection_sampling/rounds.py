@@ -8,7 +8,7 @@ or the step that it was in, to the bytes of an undisturbed one.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -214,14 +214,14 @@ def _rows(played: Trajectory, *, is_accepted: bool) -> list[TokenRow]:
     """A row for each context window. The agent's tokens are targets if accepted; all else behind
     its first one was observed."""
     rows = []
-    for start, end in pairwise([0, *played.window_starts, len(played.token_ids)]):
-        written = list(played.mask[start:end])
+    for window in played.windows:
+        written = list(played.mask[window])
         if not any(written):  # the context had no room for its first message
             continue
         mask, first = [int(is_accepted and one) for one in written], written.index(1)
         behind = zip(mask[first:], written[first:], strict=True)
         category = [NONE] * first + [own if is_agents else OBSERVED for own, is_agents in behind]
-        rows.append(TokenRow(list(played.token_ids[start:end]), mask, category))
+        rows.append(TokenRow(list(played.token_ids[window]), mask, category))
     return rows
 
 

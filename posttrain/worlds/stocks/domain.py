@@ -16,7 +16,7 @@ from posttrain.worlds.stocks.codes import MARKETS_AS_SIDES
 from posttrain.worlds.stocks.fields import FIELDS, MIXED_UP, Field, read_result
 from posttrain.worlds.stocks.market import Market
 from posttrain.worlds.stocks.params import StocksParams
-from posttrain.worlds.stocks.phrasing import GROUPS, REPLIES, drawn, group_of
+from posttrain.worlds.stocks.phrasing import REPLIES, drawn, groups_of
 from posttrain.worlds.stocks.questions import Question, draw_question
 from posttrain.worlds.stocks.references import Directory
 from posttrain.worlds.stocks.tasks import POLICY_TEXT, TaskDraft, combine
@@ -124,12 +124,12 @@ class StocksDomain(LookupDomain):
         if template:
             question = Question.from_template(template)
         else:
-            group = rng.choice(GROUPS[split]) if split == "test_noisy" else group_of(split)
+            group = drawn(groups_of(split), rng)
             question = draw_question(cell, rng, group=group, num_wordings=self._params.num_wordings)
         draft = TaskDraft(self._directory, self.tools, question, cell, split=split, rng=rng).draft()
         return task_of(draft, cell, MARKETS_AS_SIDES.label, split=split, template=question.template, system=POLICY_TEXT)
 
     def side_reply(self, task: Task) -> str:
         wordings = REPLIES[task.labels["language"], task.labels["market"]]
-        texts = wordings.of(group_of(task.split), self._params.num_wordings)
+        texts = wordings.of(groups_of(task.split)[0], self._params.num_wordings)
         return drawn(texts, random.Random(task.task_id))

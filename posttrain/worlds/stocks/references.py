@@ -9,7 +9,7 @@ from posttrain.worlds.lookups.gold import GoldCall
 from posttrain.worlds.stocks.codes import MARKETS, MARKETS_AS_SIDES, MarketName
 from posttrain.worlds.stocks.market import Company, Listing, Market
 from posttrain.worlds.stocks.names import BRAND_WORDS, INDUSTRIES, name_key
-from posttrain.worlds.stocks.phrasing import BOTH, cues, drawn
+from posttrain.worlds.stocks.phrasing import BOTH, CUES, drawn
 from posttrain.worlds.stocks.questions import Question, Reference
 
 # of the companies that a cue names; the trap lies in Hong Kong
@@ -87,7 +87,7 @@ class Directory:
 
     def _cued(self, question: Question, language: str, market: MarketName, name: str, rng: random.Random) -> str:
         style = "indirect" if question.reference == "indirect" else "cue"
-        return rng.choice(cues(style, language, market).of(question.group, self.num_wordings)).format(n=name)
+        return rng.choice(CUES[style, language, market].of(question.group, self.num_wordings)).format(n=name)
 
     def _name(self, company: Company, language: str, rng: random.Random) -> str:
         short_zh, long_en = company.aliases

@@ -11,8 +11,16 @@ from posttrain.worlds.lookups.schedule import Cell, Draft, offered
 from posttrain.worlds.stocks.codes import MARKETS_AS_SIDES, MarketName
 from posttrain.worlds.stocks.fields import AVERAGES, FIELDS, PRICES, Field
 from posttrain.worlds.stocks.market import Company
-from posttrain.worlds.stocks.noise import chatty, misspelt
-from posttrain.worlds.stocks.phrasing import FIELD_WORDS, FRAMES, GROUPS, PURPOSE_WORDS, drawn, endings
+from posttrain.worlds.stocks.phrasing import (
+    FIELD_WORDS,
+    FRAMES,
+    GROUPS,
+    PURPOSE_WORDS,
+    chatty,
+    drawn,
+    endings,
+    misspelt,
+)
 from posttrain.worlds.stocks.questions import Question
 from posttrain.worlds.stocks.references import Directory, Mention, search_call
 from posttrain.worlds.tools import Tool

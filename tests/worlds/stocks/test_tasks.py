@@ -21,8 +21,7 @@ from posttrain.worlds.lookups.schedule import KINDS
 from posttrain.worlds.scripts import ScriptedExpert, say
 from posttrain.worlds.stocks.codes import MARKETS_AS_SIDES
 from posttrain.worlds.stocks.domain import StocksDomain, StocksHandbook
-from posttrain.worlds.stocks.noise import misspelt
-from posttrain.worlds.stocks.phrasing import _CUES, BOTH, FIELD_WORDS, FRAMES, GROUPS, PURPOSE_WORDS, REPLIES
+from posttrain.worlds.stocks.phrasing import BOTH, CUES, FIELD_WORDS, FRAMES, GROUPS, PURPOSE_WORDS, REPLIES, misspelt
 from posttrain.worlds.stocks.tasks import POLICY_TEXT
 from tests.limits import limits_of
 from tests.worlds_of import stocks_params
@@ -166,7 +165,7 @@ def test_the_paraphrases_share_no_sentence_with_the_other_splits(hard):
 
 
 def test_no_wording_is_used_both_in_training_and_in_a_paraphrased_split():
-    tables = (FIELD_WORDS, PURPOSE_WORDS, FRAMES, BOTH, REPLIES, _CUES)
+    tables = (FIELD_WORDS, PURPOSE_WORDS, FRAMES, BOTH, REPLIES, CUES)
     by_key = [(key, one) for table in tables for key, one in table.items() if key[0] != "ending"]
     for key, one in by_key:
         groups = [one.of("plain", 6), one.dev, one.test]
