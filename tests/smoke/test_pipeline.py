@@ -61,7 +61,7 @@ def pipeline(make_copy: Callable[..., Path]) -> Path:
     command = [sys.executable, "-m", "posttrain.cli.main", "run"]
     result = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
-    assert re.search(r"\[train_sft\] .* stage \d+ of 18", result.stderr)
+    assert re.search(r"\[train_sft\] .* stage \d+ of 19", result.stderr)
     return root
 
 
