@@ -17,7 +17,7 @@ from posttrain.models.params import ScratchModel
 from posttrain.runtime.exits import Problem
 from posttrain.train.advantages.returns import StatesCredit
 from posttrain.train.online.params import OnlineParams
-from posttrain.train.policy_params import DpoParams, KtoParams, OrpoParams
+from posttrain.train.policy_params import DpoParams, KtoParams, NoTraining, OrpoParams
 from posttrain.worlds.catalog import WORLDS
 from posttrain.worlds.stocks.params import StocksParams
 
@@ -98,7 +98,10 @@ def choices(
         if name == "world":
             continue
         if field.discriminator:
-            yield (*path, name), list(get_args(field.annotation))
+            alone = [
+                one for one in get_args(field.annotation) if one is not NoTraining
+            ]  # which asks for other knobs too
+            yield (*path, name), alone
         elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from choices(field.annotation, (*path, name))
     if section is Params:

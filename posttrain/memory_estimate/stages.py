@@ -121,7 +121,7 @@ def rows_at_once(params: Params, stage: str) -> int:
     """The micro-batch of a training step, in rows; 0 where the stage trains nothing."""
     at_once = params.model.rows_at_once
     if stage == "train_policy":
-        return max(_policy_rows(params, one) for one in params.train_policy.phases.values())
+        return max((_policy_rows(params, one) for one in params.train_policy.phases.values()), default=0)
     match getattr(params, stage):
         case TrainSftParams() as sft:
             return parts_of(sft.batch_size, "train_sft.batch_size", at_once)[1]

@@ -98,7 +98,9 @@ def read_reports(folder: Path, knobs: Knobs) -> Reports:
         sft_records=read_lines(folder / "evaluate" / "sft.tasks.jsonl", TaskRecord),
         policy_records=read_lines(folder / "evaluate" / "policy.tasks.jsonl", TaskRecord),
         sft_lines=read_lines(folder / "train_sft" / "metrics.jsonl", SftLine),
-        policy_lines=read_policy_lines(folder / "train_policy" / "metrics.jsonl"),
+        policy_lines=()
+        if knobs.get("train_policy.algorithm.type") == "none"
+        else read_policy_lines(folder / "train_policy" / "metrics.jsonl"),
         validation=read_object(folder / "validate_data" / "summary.json", ValidationSummary),
         resampling=read_object(folder / "resample_data" / "summary.json", ResamplingSummary),
         preferences=read_object(folder / "sample_preferences" / "summary.json", PreferencesSummary),

@@ -1,4 +1,4 @@
-"""Trains a policy by the algorithm that the knobs name, or by two one after the other."""
+"""Trains a policy by the algorithm that the knobs name, by two one after the other, or by none."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,10 +30,11 @@ def learn_policy(
             case _:
                 learn_from_pairs(model, codec, inputs.pairs(), algorithm, inputs.verdicts(), run=run, **how)
 
-    if params.begin_with:
-        in_phases(list(params.phases.values()), learn, run)
-    else:
-        learn(params.algorithm, run)
+    match list(params.phases.values()):
+        case [only]:
+            learn(only, run)
+        case phases:
+            in_phases(phases, learn, run)
     return learnt
 
 

@@ -73,7 +73,18 @@ class OrpoParams(Section):
 
 
 PairParams = DpoParams | KtoParams | OrpoParams
-Phase = Annotated[OnlineParams | RejectionSamplingParams | PairParams, Field(discriminator="type")]
+
+
+class NoTraining(Section):
+    """The policy is the model that training would begin from: one of another trainer, which is
+    evaluated, compared and served like one of ours. `trained_by` says how it came about."""
+
+    type: Literal["none"]
+    trained_by: str
+
+
+_Training = OnlineParams | RejectionSamplingParams | PairParams
+Phase = Annotated[_Training, Field(discriminator="type")]
 
 
 class ReplayBufferParams(Section):
@@ -120,7 +131,7 @@ class TrainPolicyParams(OptimizerParams):
     run, and those of an earlier one are learnt again. `task_part`: of the rl tasks; null is all."""
 
     begin_with: Phase | None
-    algorithm: Phase
+    algorithm: Annotated[_Training | NoTraining, Field(discriminator="type")]
     start: Literal["sft", "earlier_run"]
     replay_buffer: ReplayBufferParams | None
     task_part: TaskPart | None
@@ -134,9 +145,10 @@ class TrainPolicyParams(OptimizerParams):
 
     @property
     def phases(self) -> Mapping[str, Phase]:
-        """`begin_with`, if there is one, then `algorithm`, by the name of its section."""
-        first: dict[str, Phase] = {"begin_with": self.begin_with} if self.begin_with else {}
-        return {**first, "algorithm": self.algorithm}
+        """`begin_with`, if there is one, then `algorithm`, by the name of its section; none where
+        nothing is trained."""
+        sections = {"begin_with": self.begin_with, "algorithm": self.algorithm}
+        return {name: one for name, one in sections.items() if one and not isinstance(one, NoTraining)}
 
     @property
     def online(self) -> Mapping[str, OnlineParams]:
@@ -160,6 +172,12 @@ class TrainPolicyParams(OptimizerParams):
         for section, online in self.online.items():
             if not online.measures_kl and self.alarms.kl is not None:
                 raise ValueError(f"alarms.kl is {self.alarms.kl:g} and {section}.kl.is_measured false; set it to null")
+        if isinstance(self.algorithm, NoTraining) and (self.begin_with or self.start != "earlier_run"):
+            raise ValueError(
+                f"algorithm.type is none, start {self.start} and begin_with {'set' if self.begin_with else 'null'}: "
+                "nothing is trained only where the policy is in data/earlier_run (`posttrain adopt-model`); set start "
+                "to earlier_run and begin_with to null"
+            )
         if self.replay_buffer and not any(isinstance(one, RejectionSamplingParams) for one in self.phases.values()):
             raise ValueError("replay_buffer is set and nothing is learnt by rejection_sampling: set it to null")
         if not self.reward_model_weight and self.world_reward_weight < 1:
@@ -174,7 +192,7 @@ class TrainPolicyParams(OptimizerParams):
             )
         if self.reward_model_weight and all(isinstance(one, PairParams) for one in self.phases.values()):
             raise ValueError(
-                f"reward_model_weight is {self.reward_model_weight:g} and algorithm.type {self.algorithm.type} learns "
-                "from pairs: it would change nothing; set it to 0.0"
+                f"reward_model_weight is {self.reward_model_weight:g} and algorithm.type {self.algorithm.type} plays "
+                "nothing that it could reward: it would change nothing; set it to 0.0"
             )
         return self

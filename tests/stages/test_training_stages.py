@@ -13,16 +13,17 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from posttrain.config.params import parse_params
+from posttrain.config.params import ParamsError, parse_params
 from posttrain.data.edits import VerifiedEdit, add_edits
 from posttrain.data.preferences import Pair, Said, Verdict, read_pairs
 from posttrain.data.schemas import read_tasks, read_trajectories
 from posttrain.models.loading import load_codec, load_model, save_model
+from posttrain.pipeline.adopted import adopt
 from posttrain.provenance.runner import StageRun
 from posttrain.report.run_reader import GrpoLine, read_policy_lines
 from posttrain.rewards.total import load_reward
 from posttrain.rollout.episodes import demonstrate
-from posttrain.runtime.exits import DataError
+from posttrain.runtime.exits import ConfigurationError, DataError
 from posttrain.runtime.plain_yaml import load_yaml
 from posttrain.traces.query import EpisodeFilter, matching
 from posttrain.traces.reading import read_episodes
@@ -49,6 +50,7 @@ from stages.train_reward_model import train_reward_model
 from stages.train_sft import train_sft
 from tests.data.hostile import line
 from tests.data.test_preferences import PAIRS, THUMB
+from tests.dvc_trees import init_dvc
 from tests.limits import limits_of
 from tests.models.conftest import qwen_folder  # noqa: F401  # a fixture
 from tests.tiny import ONLINE
@@ -437,6 +439,39 @@ def edits_of(trained, content):
         )
         for row in right
     ]
+
+
+def test_a_model_that_another_trainer_trained_is_the_policy_with_its_own_weights(
+    trained, content, tmp_path, monkeypatch
+):
+    init_dvc(tmp_path, has_git=False)
+    shutil.copytree(trained / "data", tmp_path / "data", ignore=shutil.ignore_patterns("policy*"))
+    adopt(trained / "data/models/policy", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    adopted = {"start": "earlier_run", "algorithm": {"type": "none", "trained_by": "TRL"}, "reward_model_weight": 0.0}
+    params = parse_params(content | {"train_policy": content["train_policy"] | adopted}, source="params.yaml")
+    for stage in (select_policy_inputs, train_policy):
+        stage(StageRun(stage.__name__, "", params, tmp_path / "checkpoints" / stage.__name__))
+    theirs, ours = weights(trained / "data/models/policy"), weights(tmp_path / "data/models/policy")
+    assert theirs.keys() == ours.keys()
+    assert all(torch.equal(theirs[name], ours[name]) for name in theirs)
+    assert not Path("reports/train_policy/metrics.jsonl").read_text(encoding="utf-8")
+    assert (tmp_path / "data/earlier_run/policy.dvc").exists()
+
+    del adopted["start"]
+    with pytest.raises(ParamsError, match="posttrain adopt-model"):
+        parse_params(content | {"train_policy": content["train_policy"] | adopted}, source="params.yaml")
+
+
+def test_what_is_no_model_or_is_pickled_is_not_adopted(trained, tmp_path):
+    with pytest.raises(ConfigurationError, match="safetensors"):
+        adopt(tmp_path, tmp_path)
+    shutil.copytree(trained / "data/models/policy", tmp_path / "model")
+    (tmp_path / "model/pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(ConfigurationError, match="pickle"):
+        adopt(tmp_path / "model", tmp_path)
+    assert not (tmp_path / "data").exists()
 
 
 def test_verified_edits_are_rows_pairs_and_members_of_groups_where_their_knobs_ask(
