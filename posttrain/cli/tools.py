@@ -39,9 +39,9 @@ def import_tools(kind: str, source: str, folder: Path | None) -> None:
 
 
 def _read(kind: str, source: str) -> tuple[Any, Any]:
+    from posttrain.config.named_world import domain_of, section_of
     from posttrain.retrieval import sources
     from posttrain.retrieval.catalogue import of_world
-    from posttrain.worlds.catalog import example_params, make_domain
     from posttrain.worlds.mcp import McpServer
 
     match kind:
@@ -56,4 +56,4 @@ def _read(kind: str, source: str) -> tuple[Any, Any]:
             is_url = source.startswith(("http://", "https://"))
             server = McpServer(url=source) if is_url else McpServer(command=tuple(shlex.split(source)))
             return of_world(server.tools(), "mcp"), ()
-    return of_world(make_domain(example_params(source)).tools, f"world/{source}"), ()
+    return of_world(domain_of(section_of(source, None)).tools, f"world/{source}"), ()

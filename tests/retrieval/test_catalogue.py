@@ -170,6 +170,8 @@ def test_the_command_imports_every_kind_of_source_into_one_catalogue(tmp_path):
         ended = posttrain("tools", "import", kind, source, "--to", target)
         assert ended.exit_code == 0, ended.stderr
         assert num_new is None or f"{num_new} tools and" in ended.stdout
+    ended = posttrain("tools", "import", "world", "toyy", "--to", target)
+    assert (ended.exit_code, "Did you mean 'toy'?" in ended.stderr) == (78, True)
     read = read_catalogue(target)
     assert {"volume", "get_pets_id", "own", "get_shelf", "add", "digits"} <= {one.name for one in read.tools}
     assert len(read.questions) == 2
