@@ -21,7 +21,7 @@ run: setup  ## run the whole pipeline and print the table of policies
 demo: setup  ## the whole pipeline in small, in the toy world, in .posttrain/demo
 	@posttrain demo
 
-test: setup  ## run the tests; NEEDS=slurm (k8s, s3, vllm, prefect, browser, foreign, trainers, worlds, provenance, processes, killed, pretrained, llamacpp, keys, large): those of real components
+test: setup  ## run the tests; NEEDS=slurm (k8s, s3, vllm, prefect, browser, foreign, trainers, worlds, provenance, processes, killed, pretrained, llamacpp, keys, large, ray): those of real components
 	$(if $(NEEDS),begin=$$(date +%s) && .ci/suite $(NEEDS) && $(PYTHON) .ci/suites.py green $(NEEDS) $$(($$(date +%s) - begin)),pytest -n 2 --dist loadgroup)
 
 test-all:  ## lint, the tests and every suite of real components, as .ci/run without leaving any out
@@ -47,6 +47,9 @@ infra/trainers/openenv/.venv/.installed: infra/trainers/setup.sh infra/trainers/
 
 infra/worlds/packages/.installed: infra/worlds/setup.sh infra/worlds/requirements.lock $(BIN)/.installed
 	infra/worlds/setup.sh
+
+infra/ray/packages/.installed: infra/ray/setup.sh infra/ray/requirements.lock $(BIN)/.installed
+	infra/ray/setup.sh
 
 FOLDER ?= data/models/sft
 PORT ?= 8101

@@ -25,6 +25,8 @@ from posttrain.data.schemas import (
 )
 from posttrain.data.validation.page import render_page
 from posttrain.data.validation.validate import kept, quarantined, summary, validate
+from posttrain.runtime.batch_workers import map_batches
+from posttrain.runtime.exits import ConfigurationError
 
 DAMAGED = 10  # of the rows below: some answered twice, some met before
 
@@ -113,6 +115,24 @@ def test_written_in_batches_a_file_has_the_bytes_of_the_table_at_once(path, tabl
     written = path.with_name("again.parquet")
     write_batches(written, batches_of(path, num_rows), TRAJECTORIES_SCHEMA)
     assert written.read_bytes() == path.read_bytes()
+
+
+def test_processes_beside_each_other_come_to_the_same_verdict(path, table, tasks, monkeypatch):
+    held_out, batches = read_parquet(tasks, TASKS_SCHEMA), batches_of(path, 20)
+    alone = validate(batches, [held_out], max_tokens=200, source=path)
+    monkeypatch.setenv("POSTTRAIN_DATA_WORKERS", "2")
+    beside = validate(batches, [held_out], max_tokens=200, source=path)
+    assert (beside.reasons, beside.checked, summary(beside)) == (alone.reasons, alone.checked, summary(alone))
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"), [("none", "a number of processes, or ray"), ("ray", "names no cluster|ray]")]
+)
+def test_workers_that_are_nowhere_are_refused(monkeypatch, asked, told):
+    monkeypatch.setenv("POSTTRAIN_DATA_WORKERS", asked)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(ConfigurationError, match=told):
+        list(map_batches(max, 0, [1]))
 
 
 @pytest.mark.parametrize("num_rows", [20, 64])

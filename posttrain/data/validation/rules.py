@@ -9,6 +9,7 @@ seconds and running them a twentieth of one, so they are made once for all batch
 """
 
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -75,24 +76,42 @@ class Seen:
     conversations: set[bytes] = field(default_factory=set)
 
 
-def check_rows(rows: pa.Table, held_out: HeldOut, seen: Seen) -> FlatTables:
-    """The flat tables of a batch of TRAJECTORIES_SCHEMA with every column that a rule reads; the
-    batch is added to `seen`."""
+@dataclass(frozen=True, slots=True)
+class CheckedBatch:
+    """The flat tables of a batch with the columns that depend on the batch alone, the hashes of its
+    ids and conversations, and how often each set of labels occurs."""
+
+    flat: FlatTables
+    ids: list[bytes]
+    conversations: list[bytes]
+    labels: Counter[str]
+
+    def after(self, seen: Seen) -> FlatTables:
+        """The flat tables with every column that a rule reads; the batch is added to `seen`."""
+        is_first_one = {
+            "is_first_id": is_first(self.ids, seen.ids),
+            "is_first_conversation": is_first(self.conversations, seen.conversations),
+        }
+        return {**self.flat, "trajectories": with_columns(self.flat["trajectories"], **is_first_one)}
+
+
+def check_batch(held_out: HeldOut, rows: pa.Table) -> CheckedBatch:
+    """Check a batch of TRAJECTORIES_SCHEMA by itself."""
     rows = rows.combine_chunks()
     flat = flatten(rows)
     has_schemas, of_calls = check_calls(rows, flat["calls"])
     of_trajectories = {
-        "is_first_id": is_first(digests(rows["trajectory_id"]), seen.ids),
-        "is_first_conversation": is_first(conversation_digests(rows), seen.conversations),
         "has_schemas": has_schemas,
         "is_free_of_marks": has_no_special_tokens(rows),
         **check_leaks(rows, held_out),
     }
-    return {
+    tables: FlatTables = {
         "trajectories": with_columns(flat["trajectories"], **of_trajectories),
         "turns": flat["turns"],
         "calls": with_columns(flat["calls"], **of_calls),
     }
+    labels = Counter(rows["labels"].to_pylist())
+    return CheckedBatch(tables, digests(rows["trajectory_id"]), conversation_digests(rows), labels)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,9 @@ from posttrain.data.files import rows_at
 from posttrain.data.schemas import labels_from_text
 from posttrain.data.validation.flat import FlatTables
 from posttrain.data.validation.leakage import held_out_of
-from posttrain.data.validation.rules import Rule, RuleResult, Seen, broken, check_rows, make_expectations, rules
+from posttrain.data.validation.rules import Rule, RuleResult, Seen, broken, check_batch, make_expectations, rules
 from posttrain.data.validation.suite import SuiteResult
+from posttrain.runtime.batch_workers import map_batches
 from posttrain.runtime.exits import DataError
 
 _MAX_SHARES = 100  # of a label
@@ -82,15 +83,15 @@ def validate(
     tokens: list[NDArray[np.int64]] = []
     labels, tools = Counter[str](), Counter[str]()
     num_rows = num_turns = num_calls = 0
-    for batch in batches:
-        flat = check_rows(batch, held_out, seen)
+    for batch in map_batches(check_batch, held_out, batches):
+        flat = batch.after(seen)
         found = check(flat)
         checked = [before + now for before, now in zip(checked, found, strict=True)] if checked else found
         reasons |= {num_rows + row: those for row, those in _reasons(all_rules, flat).items()}
         tokens.append(flat["trajectories"]["tokens_estimate"].to_numpy())
-        labels.update(batch["labels"].to_pylist())
+        labels.update(batch.labels)
         tools.update(flat["calls"]["name"].to_pylist())
-        num_rows += batch.num_rows
+        num_rows += flat["trajectories"].num_rows
         num_turns, num_calls = num_turns + flat["turns"].num_rows, num_calls + flat["calls"].num_rows
     if num_rows == 0:
         raise DataError(
