@@ -22,12 +22,13 @@ from typing import Any
 
 import psutil
 
+from posttrain.dispatch.backend import NO_OTHERS
 from posttrain.runtime.exits import Interrupted
 from posttrain.runtime.state import STATE_DIR, private
 from posttrain.runtime.worker import WorkerEnd, mark_failure_elsewhere
 
-NODES, NODE = "POSTTRAIN_NODES", "POSTTRAIN_NODE"  # how many, and which of them this is: 0 has the runner
-MEETING, NO_OTHERS = STATE_DIR / "nodes.json", STATE_DIR / "no-nodes"  # the second is the batch script's
+NODES = "POSTTRAIN_NODES"  # how many
+MEETING = STATE_DIR / "nodes.json"
 JOIN_S = 600.0  # a pod may wait for its node and its image
 HELLO_S = 5.0
 SILENCE_S = 30.0  # a node without power closes no connection
@@ -253,7 +254,7 @@ def _welcome(call: Call, listener: socket.socket, others: OtherNodes, received: 
         missing = f"{call.num_nodes - 1 - len(others.nodes)} of {call.num_nodes} nodes"
         if received:
             raise Interrupted(f"asked to stop while it waited for {missing}: what is done is kept, run again to go on")
-        if NO_OTHERS.exists():
+        if Path(NO_OTHERS).exists():
             raise Interrupted(f"{missing} cannot be started; what the backend says of it stands above. Run again")
         if time.monotonic() > deadline_s:
             raise Interrupted(f"{missing} have not answered in {JOIN_S:g} s: has the backend started them? Run again")

@@ -5,7 +5,10 @@ import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import psutil
+import pytest
 import yaml
 
 from posttrain.dispatch.records import JobRecords
@@ -13,9 +16,29 @@ from posttrain.dispatch.settings import DispatchSettings
 from posttrain.pipeline.executor import StageExecutor
 from posttrain.pipeline.graph import read_graph
 from posttrain.provenance.costs import read_costs
+from tests.conftest import REPOSITORY
 from tests.smoke.test_killed import TRAINING, wait_until
 
 STAGE = "train_sft"
+MODULE = "posttrain.pipeline.job.shared_disk"
+LAUNCH = "infra/accelerate/ddp.yaml"
+
+
+def launch_here(patch: pytest.MonkeyPatch) -> None:
+    """Have a stage that is run here share its steps between two processes."""
+    patch.setenv("POSTTRAIN_LAUNCH", str(REPOSITORY / LAUNCH))
+    patch.setenv("POSTTRAIN_PROCESSES", "2")
+
+
+def kill_second_node(job_id: str) -> None:
+    """Kill what the job runs on its second node, which is this machine too."""
+    [follower] = [one for one in psutil.process_iter(["cmdline", "environ"]) if is_follower(one.info)]
+    follower.kill()
+
+
+def is_follower(process: dict[str, Any]) -> bool:
+    command, environment = process["cmdline"] or [], process["environ"] or {}
+    return command[2:4] == ["-m", MODULE] and environment.get("POSTTRAIN_NODE") == "1"
 
 
 def check_preempted_training(
