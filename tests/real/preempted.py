@@ -46,9 +46,11 @@ def check_preempted_training(
     dvc: Callable[..., object],
     settings: Callable[[Path], DispatchSettings],
     preempt: Callable[[str], None],
+    *,
+    max_steps: int = 300,
 ) -> None:
     """`settings` are of a tree; `preempt` takes the job of that id off its node."""
-    root = make_copy({**TRAINING, "train_sft.max_steps": 300})
+    root = make_copy({**TRAINING, "train_sft.max_steps": max_steps})
     assert dvc(root, "repro", STAGE).returncode == 0
     undisturbed = (root / "dvc.lock").read_bytes()
 
@@ -62,7 +64,8 @@ def check_preempted_training(
     told: list[str] = []
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(StageExecutor(root, settings=settings(root)).run, node, told.append)
-        wait_until(lambda: running.done() or any(root.glob(f".posttrain/checkpoints/{STAGE}/*/checkpoint-*/COMPLETE")))
+        sealed = f".posttrain/checkpoints/{STAGE}/*/checkpoint-*/COMPLETE"
+        wait_until(lambda: running.done() or any(root.glob(sealed)), limit_s=240, what="the first checkpoint")
         [first] = JobRecords(root / ".posttrain/jobs.db").all()
         preempt(first.job_id)
         outcome = running.result()
@@ -71,4 +74,4 @@ def check_preempted_training(
     assert (root / "dvc.lock").read_bytes() == undisturbed
     cost = read_costs(root)[-1]
     assert (cost.stage, len(cost.resumed_at), cost.earlier_s > 0) == (STAGE, 1, True)
-    assert 0 < cost.resumed_at[0] < 300
+    assert 0 < cost.resumed_at[0] < max_steps

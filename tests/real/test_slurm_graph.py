@@ -78,4 +78,4 @@ def test_a_training_on_two_nodes_of_which_one_dies_ends_with_the_bytes_of_two_pr
 ):
     launch_here(monkeypatch)
     settings = on_slurm(memory_gb=2, nodes=2, launch=LAUNCH)
-    check_preempted_training(make_copy, dvc, lambda root: settings, kill_second_node)
+    check_preempted_training(make_copy, dvc, lambda root: settings, kill_second_node, max_steps=100)

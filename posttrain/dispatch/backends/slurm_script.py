@@ -17,7 +17,7 @@ _NAME = re.compile(r"(?=.*[a-z])[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # one of d
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-# Ends with the batch script at the latest. A task has no CPUs of the job but those that srun is told
+# Ends with the batch script at the latest. Of the job's CPUs a task has those that srun is told
 # again.
 _OTHERS = (
     "{{ {node}=1 srun --nodes={number} --ntasks={number} --relative=1 --cpus-per-task={cpus} --kill-on-bad-exit=1 "
