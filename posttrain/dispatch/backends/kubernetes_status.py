@@ -124,7 +124,7 @@ def _without_pod(job: Json, living: Sequence[Json], why_no_pod: WhyNoPod) -> Rea
     if failed := _condition(job, "Failed"):
         is_late = failed.get("reason") == "DeadlineExceeded"
         note = failed.get("message", "") if is_late else "its pod was deleted"
-        return Reading(_ended(Cause.TIME_LIMIT if is_late else Cause.PREEMPTED, note))
+        return Reading(_ending(_ended(Cause.TIME_LIMIT if is_late else Cause.PREEMPTED, note), living))
     queue = job["metadata"].get("labels", {}).get("kueue.x-k8s.io/queue-name")
     if queue and job["spec"].get("suspend"):
         return Reading(JobStatus(JobState.WAITING, note=f"waits in the queue {queue}"))
