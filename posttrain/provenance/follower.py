@@ -40,7 +40,7 @@ def follow(*, limit_s: float = CALL_LIMIT_S) -> int:
             started_agent(call, folder, node=node, address=address, interface=link.interface) as agent,
         ):
             is_over = False
-            while not link.is_lost:
+            while not link.is_closed:
                 asked += _orders(link, folder)
                 agent.pass_on(asked)
                 for number in set(received) - sent:  # this node is to go: the runner stops all

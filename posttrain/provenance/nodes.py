@@ -65,7 +65,7 @@ class Link:
         for option, value in (("TCP_KEEPIDLE", SILENCE_S / 3), ("TCP_KEEPINTVL", SILENCE_S / 6), ("TCP_KEEPCNT", 4)):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), int(value))
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SILENCE_S * 1000))
-        self._connection, self._rest, self.is_lost = connection, b"", False
+        self._connection, self._rest, self.is_closed = connection, b"", False
 
     @property
     def interface(self) -> str:
@@ -79,7 +79,7 @@ class Link:
         try:
             self._connection.sendall(json.dumps(message).encode() + b"\n")
         except OSError:
-            self.is_lost = True
+            self.is_closed = True
 
     def read(self, wait_s: float = 0.0) -> list[dict[str, Any]]:
         """What has come, in order; waits for the first while it is not there."""
@@ -87,15 +87,15 @@ class Link:
             if select.select([self._connection], [], [], wait_s)[0]:
                 came = self._connection.recv(_MAX_LINE)
                 self._rest += came
-                self.is_lost |= not came or len(self._rest) > _MAX_LINE
+                self.is_closed |= not came or len(self._rest) > _MAX_LINE
             *lines, self._rest = self._rest.split(b"\n")
             return [json.loads(line) for line in lines]
         except (OSError, ValueError):
-            self.is_lost = True
+            self.is_closed = True
             return []
 
     def close(self) -> None:
-        self.is_lost = True
+        self.is_closed = True
         self._connection.close()
 
 
@@ -148,7 +148,7 @@ class OtherNodes:
         for node in self.nodes:
             for message in node.link.read():
                 self._take(node, message, received)
-            if node.link.is_lost and node.exit_code is None and node not in self.lost:
+            if node.link.is_closed and node.exit_code is None and node not in self.lost:
                 self.lost.append(node)
         self._note_failure(own)
 
@@ -261,7 +261,7 @@ def _welcome(call: Call, listener: socket.socket, others: OtherNodes, received: 
 
 
 def _own_addresses() -> tuple[str, ...]:
-    """Where another node may find this one, best first: the name, every IPv4 address, this machine
+    """Addresses of this node for others, best first: its name, every IPv4 address, this machine
     itself for nodes that are one."""
     found = [one.address for name in psutil.net_if_addrs().values() for one in name if one.family == socket.AF_INET]
     outer = [address for address in found if not address.startswith("127.")]

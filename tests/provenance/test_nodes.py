@@ -65,7 +65,7 @@ def test_ends_of_workers_and_stop_signals_go_both_ways(pair):
     link.send(over=0)
     exchanged(others, lambda: others.are_over, received)
     others.close()
-    wait_until(lambda: link.read(0.1) == [] and link.is_lost)
+    wait_until(lambda: link.read(0.1) == [] and link.is_closed)
 
 
 @pytest.mark.parametrize("end", [None, BAD])
@@ -96,7 +96,7 @@ def test_a_node_that_has_said_its_end_may_go(pair):
     others, (_, link, *_) = pair
     link.send(over=0)
     link.close()
-    exchanged(others, lambda: others.nodes[0].link.is_lost)
+    exchanged(others, lambda: others.nodes[0].link.is_closed)
     assert (others.lost, others.are_over) == ([], True)
 
 
