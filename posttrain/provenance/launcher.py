@@ -202,8 +202,9 @@ def _conclude(launch: Launch, folder: Path, others: OtherNodes, *, is_good: bool
         raise as_error(bad[0].code, bad[0].message) or SystemExit(1)
     if others.lost:
         raise Interrupted(
-            f"{' and '.join(map(str, others.lost))} of {launch.num_nodes} nodes is gone: its follower was killed, or "
-            f"the network to it is down. All processes were ended, because a step needs every node; {_GO_ON}"
+            f"{' and '.join(map(str, others.lost))} of {launch.num_nodes} nodes is gone: its follower was killed, its "
+            "processes hang, or the network to it is down. All processes were ended, because a step needs every node; "
+            f"{_GO_ON}"
         )
     unstarted = "" if any(read_pid(folder, rank) for rank in range(launch.num_processes)) else "here"
     for node in others.nodes:

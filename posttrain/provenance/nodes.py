@@ -153,12 +153,14 @@ class OtherNodes:
         self._note_failure(own)
 
     def finish(self, received: list[int], own: Mapping[int, WorkerEnd | None], *, is_good: bool) -> None:
-        """Wait until the other nodes have said how their workers ended, or for the time that a good
-        or a bad end has."""
+        """Wait until the other nodes have said how their workers ended, at most as long as a good
+        or a bad end takes; after a good one those that have not count as lost."""
         deadline_s = time.monotonic() + (FINISH_S if is_good else REPORT_S)
         while not self.are_over and time.monotonic() < deadline_s and not self.is_overdue:
             self.exchange(received, own)
             time.sleep(_POLL_S)
+        if is_good:
+            self.lost += [node for node in self.nodes if node.exit_code is None and node not in self.lost]
 
     def close(self) -> None:
         """Followers end with their connection."""
