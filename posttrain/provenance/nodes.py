@@ -15,7 +15,7 @@ import secrets
 import select
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,7 @@ class Link:
                 self._rest += came
                 self.is_closed |= not came or len(self._rest) > _MAX_LINE
             *lines, self._rest = self._rest.split(b"\n")
-            return [json.loads(line) for line in lines]
+            return [message for line in lines if isinstance(message := json.loads(line), dict)]
         except (OSError, ValueError):
             self.is_closed = True
             return []
@@ -194,7 +194,7 @@ class OtherNodes:
 
 
 @contextlib.contextmanager
-def call_nodes(call: Call, folder: Path, received: Sequence[int]) -> Iterator[OtherNodes]:
+def call_nodes(call: Call, folder: Path, received: list[int]) -> Iterator[OtherNodes]:
     """The other nodes, once a follower on each has answered; nothing is called where there is one
     node. `folder` takes the files of this node's workers. Raises Interrupted where a follower is
     missing after `JOIN_S` or has gone, or a stop signal is `received`."""
@@ -240,24 +240,26 @@ def answer_call(is_stopped: Callable[[], bool], *, limit_s: float) -> tuple[Call
     )
 
 
-def _welcome(call: Call, listener: socket.socket, others: OtherNodes, received: Sequence[int]) -> None:
+def _welcome(call: Call, listener: socket.socket, others: OtherNodes, received: list[int]) -> None:
     listener.settimeout(_POLL_S)
     deadline_s = time.monotonic() + JOIN_S
     while len(others.nodes) + 1 < call.num_nodes:
         with contextlib.suppress(TimeoutError):
             link = Link(listener.accept()[0])
             hello = next(iter(link.read(HELLO_S)), {})
-            if hmac.compare_digest(str(hello.get("token")), call.token):
+            if hmac.compare_digest(str(hello.get("token")).encode(), call.token.encode()):
                 node = Node(len(others.nodes) + 1, str(hello.get("host")), link)
                 link.send(node=node.number)
                 others.nodes += (node,)
             else:
                 link.close()
+        others.exchange(received, {})
         missing = f"{call.num_nodes - 1 - len(others.nodes)} of {call.num_nodes} nodes"
         if received:
             raise Interrupted(f"asked to stop while it waited for {missing}: what is done is kept, run again to go on")
-        if Path(NO_OTHERS).exists():
-            raise Interrupted(f"{missing} cannot be started; what the backend says of it stands above. Run again")
+        if others.lost or Path(NO_OTHERS).exists():
+            gone = f"{others.lost[0]} has gone" if others.lost else f"{missing} cannot be started"
+            raise Interrupted(f"{gone}; what the backend says of it stands above. Run again")
         if time.monotonic() > deadline_s:
             raise Interrupted(f"{missing} have not answered in {JOIN_S:g} s: has the backend started them? Run again")
 

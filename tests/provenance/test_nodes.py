@@ -100,21 +100,31 @@ def test_a_node_that_has_said_its_end_may_go(pair):
     assert (others.lost, others.are_over) == ([], True)
 
 
-def test_a_stranger_is_no_node(tmp_path, monkeypatch):
-    monkeypatch.setattr(nodes, "JOIN_S", 1.0)
+@pytest.mark.parametrize("said", [b'{"token": "", "host": "elsewhere"}', b'{"token": "\xc3\xbc"}', b"[]", b"GET /"])
+def test_a_stranger_is_no_node(tmp_path, monkeypatch, said):
+    monkeypatch.setattr(nodes, "JOIN_S", 0.5)
 
     def intrude():
         call = wait_until(lambda: MEETING.exists() and json.loads(MEETING.read_text()))
         with socket.create_connection(("127.0.0.1", call["port"])) as connection:
-            connection.sendall(b'{"token": "", "host": "elsewhere"}\n')
+            connection.sendall(said + b"\n")
             assert connection.recv(1) == b""
 
     stranger = threading.Thread(target=intrude)
     stranger.start()
-    with pytest.raises(Interrupted, match="1 of 2 nodes have not answered in 1 s"), call_nodes(CALL, tmp_path, []):
+    with pytest.raises(Interrupted, match="1 of 2 nodes have not answered in 0.5 s"), call_nodes(CALL, tmp_path, []):
         pass
     stranger.join()
     assert not MEETING.exists()
+
+
+def test_where_a_node_goes_while_the_first_waits_for_a_third_it_does_not_wait_on(tmp_path):
+    with ThreadPoolExecutor(1) as pool:
+        gone = pool.submit(lambda: answer_call(lambda: False, limit_s=30)[1].close())
+        three = dataclasses.replace(CALL, num_nodes=3)
+        with pytest.raises(Interrupted, match=r"node 2 \(.*\) has gone"), call_nodes(three, tmp_path, []):
+            pass
+        gone.result()
 
 
 def test_the_wait_for_a_node_ends_with_a_signal_and_where_the_batch_script_could_not_start_it(tmp_path):

@@ -104,7 +104,7 @@ def name_of_first(job: Mapping[str, Any]) -> str:
     metadata = job["metadata"]
     try:
         return (Path(metadata["annotations"][FOLDER]) / f".{metadata['name']}.started/0/pod").read_text().strip()
-    except FileNotFoundError:
+    except OSError:
         return ""
 
 
