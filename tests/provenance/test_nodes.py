@@ -112,15 +112,18 @@ def test_a_stranger_is_no_node(tmp_path, monkeypatch, said):
 
     stranger = threading.Thread(target=intrude)
     stranger.start()
-    with pytest.raises(Interrupted, match="1 of 2 nodes have not answered in 0.5 s"), call_nodes(CALL, tmp_path, []):
+    with pytest.raises(Interrupted, match="1 of 2 nodes have not answered"), call_nodes(CALL, tmp_path, []):
         pass
     stranger.join()
     assert not MEETING.exists()
 
 
 def test_where_a_node_goes_while_the_first_waits_for_a_third_it_does_not_wait_on(tmp_path):
+    def go():
+        answer_call(lambda: False, limit_s=30)[1].close()
+
     with ThreadPoolExecutor(1) as pool:
-        gone = pool.submit(lambda: answer_call(lambda: False, limit_s=30)[1].close())
+        gone = pool.submit(go)
         three = dataclasses.replace(CALL, num_nodes=3)
         with pytest.raises(Interrupted, match=r"node 2 \(.*\) has gone"), call_nodes(three, tmp_path, []):
             pass
