@@ -1,7 +1,7 @@
 #!/bin/bash
 #SBATCH --job-name=@name
-#SBATCH --nodes=1
-#SBATCH --ntasks=1
+#SBATCH --nodes=@nodes
+#SBATCH --ntasks=@nodes
 #SBATCH --cpus-per-task=@cpus
 #SBATCH --mem=@{memory_mib}M
 #SBATCH --time=@minutes
@@ -18,5 +18,7 @@ export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES-}
 cd -- @folder || exit
 # A command that heeds no warning is not killed by it: SLURM ends it, and says for what.
 trap '' USR1
+# The command on the nodes but this one, of a job that has several.
+@others
 # exec, or signals would end the shell and not reach the command.
 exec -- @command

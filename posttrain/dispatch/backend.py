@@ -10,12 +10,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+NODE, NO_OTHERS = "POSTTRAIN_NODE", ".posttrain/no-nodes"  # the file says that other nodes cannot start
+
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Resources that a job reserves. `time_limit_s` is wall-clock; `shm_gb` the size of /dev/shm
-    where the backend gives each job its own."""
+    """Resources that a job reserves: `nodes`, and on each of them the others. `time_limit_s` is
+    wall-clock; `shm_gb` the size of /dev/shm where the backend gives each job its own."""
 
+    nodes: int = 1
     gpus: int = 0
     cpus: int = 1
     memory_gb: float = 4.0
@@ -29,7 +32,9 @@ class JobSpec:
     digits and `-` only, 63 at most.
 
     `command` is a list of arguments: no backend puts it through a shell unquoted. `environment` is
-    added to what the backend gives; keys (secrets) are not in it. stdout and stderr go to `log`.
+    added to what the backend gives; keys (secrets) are not in it. stdout and stderr go to `log`. On
+    several nodes each runs the command, with `NODE` in its environment; the job's end is that of
+    the node 0.
     """
 
     name: str

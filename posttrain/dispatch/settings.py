@@ -102,9 +102,11 @@ Target: TypeAlias = Annotated[LocalTarget | SlurmTarget | KubernetesTarget, pyda
 
 
 class Reservation(_Section):
-    """Resources that a stage declares; None takes the default's. `gpu_memory_gb` is the memory of
-    its GPUs in GiB: with it `check_params` refuses a model that does not fit."""
+    """Resources that a stage declares on each of its `nodes`; None takes the default's.
+    `gpu_memory_gb` is the memory of its GPUs in GiB: with it `check_params` refuses a model that
+    does not fit."""
 
+    nodes: int | None = pydantic.Field(None, ge=1, le=_MOST)
     gpus: int | None = pydantic.Field(None, ge=0, le=_MOST)
     gpu_memory_gb: float | None = pydantic.Field(None, gt=0, le=_MOST)
     cpus: int | None = pydantic.Field(None, ge=1, le=_MOST)
@@ -112,7 +114,7 @@ class Reservation(_Section):
     time_limit_min: int | None = pydantic.Field(None, ge=1, le=_MOST)
     shm_gb: float | None = pydantic.Field(None, ge=0, le=_MOST)
     # one of infra/accelerate/: the stage runs in several processes, one for each GPU that it
-    # reserves
+    # reserves on a node
     launch: str | None = None
 
 
@@ -133,7 +135,29 @@ class DispatchSettings(_Section):
                 raise ValueError(
                     f"target {name!r} is none of {', '.join(sorted(self.targets))}, so no job would know where to run"
                 )
+        for stage in self.resources:
+            self._check_nodes(stage)
         return self
+
+    def _check_nodes(self, stage: str) -> None:
+        nodes, target = self.resources_of(stage).nodes, self.targets[self.target_of(stage)]
+        if nodes == 1:
+            return
+        if "launch" not in self._reservation(stage):
+            raise ValueError(
+                f"{stage} reserves {nodes} nodes and has no launch, so it would run on one of them: name a file of "
+                "infra/accelerate/, or leave nodes out"
+            )
+        if isinstance(target, LocalTarget):
+            raise ValueError(
+                f"{stage} reserves {nodes} nodes, and its target {self.target_of(stage)} is this machine alone: "
+                "leave nodes out, or name a target of type slurm or kubernetes"
+            )
+        if target.storage is not None:
+            raise ValueError(
+                f"{stage} reserves {nodes} nodes, which have to share a disk, and the target {self.target_of(stage)} "
+                "brings files by its storage: mount a disk that all nodes see, or leave nodes out"
+            )
 
     def check_stages(self, stages: Collection[str]) -> None:
         """Raises ConfigurationError where a reservation is for none of them: a misspelt one would
@@ -182,6 +206,8 @@ class DispatchSettings(_Section):
             variables["POSTTRAIN_LAUNCH"] = found["launch"]
             if gpus := found.get("gpus"):
                 variables["POSTTRAIN_PROCESSES"] = str(gpus)
+            if (nodes := found.get("nodes", 1)) > 1:
+                variables["POSTTRAIN_NODES"] = str(nodes)
         return variables
 
     def _cards(self) -> str:

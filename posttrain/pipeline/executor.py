@@ -228,10 +228,10 @@ class StageExecutor:
             remove_tree(job.folder)
 
     def _environment(self, node: StageNode, target: Target) -> dict[str, str]:
-        version = read_version(self._root)
+        version, reserved = read_version(self._root), self._settings.resources_of(node.stage)
         return {
             VERSION: str(version),
-            NUM_GPUS: str(self._settings.resources_of(node.stage).gpus),
+            NUM_GPUS: str(reserved.gpus * reserved.nodes),
             **wandb_variables(self._root, version=version),
             **target.environment,
             **self._settings.environment_of(node.stage),

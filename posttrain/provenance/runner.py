@@ -177,7 +177,8 @@ def _compute(
     started_s, is_resumed = time.monotonic(), has_work(checkpoint_dir)
     attempts = Attempts(checkpoint_dir)
     threads = f"{num_threads} thread{'s' if num_threads > 1 else ''}"
-    by = threads if launch is None else f"{launch.num_processes} processes ({launch.config})"
+    by = threads if launch is None else f"{launch.num_workers} processes ({launch.config})"
+    by += f" on {launch.num_nodes} nodes" if launch is not None and launch.num_nodes > 1 else ""
     print(f"[{name}] started with {by}", file=sys.stderr, flush=True)
     if launch is None:
         _call(function, StageRun(function.__name__, item, params, checkpoint_dir, attempts=attempts))

@@ -25,6 +25,7 @@ from posttrain.runtime.redaction import redact
 WORKERS, CHECKPOINTS = "POSTTRAIN_WORKERS", "POSTTRAIN_CHECKPOINTS"  # folders, for the workers of a stage
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # SLURM warns by the second
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
+_ELSEWHERE = "failed-elsewhere"  # a file beside those of the workers
 # Another's death is seen by its connections and by its lock, milliseconds apart.
 _PATIENCE_S = 2.0
 
@@ -103,6 +104,11 @@ def is_alive(folder: Path, rank: int) -> bool:
     return is_held(folder / f"worker-{rank}.pid")
 
 
+def mark_failure_elsewhere(folder: Path) -> None:
+    """Tell the workers of this node that one of another node has failed: they see no file of it."""
+    (folder / _ELSEWHERE).touch()
+
+
 class _Stopped(Interrupted):
     """Stopped by a signal outside of the training."""
 
@@ -123,7 +129,10 @@ def _stop(number: int, _: FrameType | None) -> None:
 def _another_has_ended(folder: Path, rank: int, world_size: int) -> bool:
     deadline = time.monotonic() + _PATIENCE_S
     others = [other for other in range(world_size) if other != rank and read_pid(folder, other) is not None]
-    while others and time.monotonic() < deadline:
+    is_one_node = int(os.environ.get("LOCAL_WORLD_SIZE", world_size)) == world_size
+    while (others or not is_one_node) and time.monotonic() < deadline:
+        if (folder / _ELSEWHERE).exists():
+            return True
         if any(read_end(folder, other) is not None or not is_alive(folder, other) for other in others):
             return True
         time.sleep(0.05)

@@ -118,3 +118,32 @@ def test_what_no_backend_can_pass_on_is_refused_in_plain_letters(tmp_path, key, 
         load_settings(tmp_path)
     assert len(str(refused.value)) < 3_000
     assert "\x1b" not in str(refused.value)
+
+
+def on_nodes(target, **reserved):
+    resources = {"default": {"gpus": 2}, "train_sft": reserved}
+    return DispatchSettings.model_validate({"target": "there", "targets": {"there": target}, "resources": resources})
+
+
+def test_a_stage_on_several_nodes_is_told_their_number_and_the_processes_of_each():
+    found = on_nodes({"type": "slurm"}, nodes=3, launch=LAUNCH)
+    told = {"POSTTRAIN_LAUNCH": LAUNCH, "POSTTRAIN_PROCESSES": "2", "POSTTRAIN_NODES": "3"}
+    assert found.environment_of("train_sft") == told
+    assert (found.resources_of("train_sft").nodes, found.resources_of("evaluate").nodes) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("target", "reserved", "message"),
+    [
+        ({"type": "slurm"}, {}, "train_sft reserves 2 nodes and has no launch"),
+        ({"type": "local", "num_gpus": 4}, {"launch": LAUNCH}, "its target there is this machine alone"),
+        (
+            {"type": "kubernetes", "image": "i", "storage": {"url": "s3://bucket"}},
+            {"launch": LAUNCH},
+            "2 nodes, which have to share a disk",
+        ),
+    ],
+)
+def test_nodes_that_cannot_train_together_are_refused_in_a_sentence(target, reserved, message):
+    with pytest.raises(ValueError, match=message):
+        on_nodes(target, nodes=2, **reserved)

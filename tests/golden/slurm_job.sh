@@ -20,5 +20,7 @@ export B='2 $HOME'
 cd -- /shared/folder || exit
 # A command that heeds no warning is not killed by it: SLURM ends it, and says for what.
 trap '' USR1
+# The command on the nodes but this one, of a job that has several.
+#
 # exec, or signals would end the shell and not reach the command.
 exec -- python -m 'a b' '$(touch pwned)'

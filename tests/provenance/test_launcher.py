@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from posttrain.provenance.launcher import Launch, _conclude, asked_launch
+from posttrain.provenance.nodes import OtherNodes
 from posttrain.runtime.exits import ConfigurationError, DataError, Interrupted
 from posttrain.runtime.worker import WorkerEnd, _write_end, is_alive, read_end, read_pid
 
@@ -53,7 +54,9 @@ def test_a_file_that_is_none_of_accelerates_is_refused(tmp_path: Path):
 
 
 def test_a_good_end_is_that_of_all_and_their_memory_adds_up(tmp_path: Path):
-    assert _conclude(TWO, begun(tmp_path, end(0), end(0)), is_good=True, is_stopped=False) == 200.0
+    assert (
+        _conclude(TWO, begun(tmp_path, end(0), end(0)), OtherNodes(tmp_path), is_good=True, is_stopped=False) == 200.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,7 +76,7 @@ def test_a_good_end_is_that_of_all_and_their_memory_adds_up(tmp_path: Path):
 )
 def test_the_cause_of_a_bad_end_is_that_of_the_stage(tmp_path: Path, ends, is_stopped, kind, message: str):
     with pytest.raises(kind, match=message):
-        _conclude(TWO, begun(tmp_path, *ends), is_good=False, is_stopped=is_stopped)
+        _conclude(TWO, begun(tmp_path, *ends), OtherNodes(tmp_path), is_good=False, is_stopped=is_stopped)
 
 
 def test_a_process_lives_as_long_as_it_holds_its_file(tmp_path: Path):

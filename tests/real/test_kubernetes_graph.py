@@ -12,14 +12,14 @@ from kubernetes import client
 from posttrain.dispatch.settings import DispatchSettings
 from tests.real import cluster
 from tests.real.flow_contract import FlowContract
-from tests.real.preempted import check_preempted_training
+from tests.real.preempted import LAUNCH, check_preempted_training, kill_second_node, launch_here
 from tests.smoke.conftest import dvc, make_copy  # noqa: F401  # fixtures
 
 pytest_plugins = ["tests.real.kubernetes_fixtures"]
 pytestmark = pytest.mark.needs_k8s
 
 
-def on_kubernetes(namespace: str, *writable: Path, memory_gb: float = 0.5) -> DispatchSettings:
+def on_kubernetes(namespace: str, *writable: Path, memory_gb: float = 0.5, **reserved: object) -> DispatchSettings:
     """Root: the folders of a test are its own alone."""
     mounts = [
         {"path": one.path, "source": one.source, "is_read_only": one.is_read_only} for one in cluster.mounts(*writable)
@@ -33,7 +33,7 @@ def on_kubernetes(namespace: str, *writable: Path, memory_gb: float = 0.5) -> Di
         "mounts": mounts,
         "python": sys.executable,
     }
-    resources = {"default": {"gpus": 1, "memory_gb": memory_gb, "shm_gb": 0.1}}
+    resources = {"default": {"gpus": 1, "memory_gb": memory_gb, "shm_gb": 0.1, **reserved}}
     return DispatchSettings.model_validate(
         {"target": "kubernetes", "targets": {"kubernetes": target}, "resources": resources}
     )
@@ -57,3 +57,14 @@ def test_a_training_whose_pod_is_deleted_ends_with_the_same_bytes(namespace, mak
         core.delete_namespaced_pod(pod.metadata.name, namespace)
 
     check_preempted_training(make_copy, dvc, lambda root: on_kubernetes(namespace, root, memory_gb=2), preempt)
+
+
+def test_a_training_on_two_nodes_of_which_one_dies_ends_with_the_bytes_of_two_processes_on_one(
+    namespace,
+    make_copy,  # noqa: F811
+    dvc,  # noqa: F811
+    monkeypatch,
+):
+    launch_here(monkeypatch)
+    settings = lambda root: on_kubernetes(namespace, root, memory_gb=2, nodes=2, launch=LAUNCH)  # noqa: E731
+    check_preempted_training(make_copy, dvc, settings, kill_second_node, max_steps=100)

@@ -4,6 +4,7 @@ and FSDP, every way to die.
 `make test NEEDS=processes`.
 """
 
+import json
 import signal
 import sys
 import time
@@ -16,7 +17,7 @@ from tests.waiting import wait_until
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "train"))
 
-from launched import episodes, finish, first_steps, run, start
+from launched import episodes, finish, first_steps, follow, run, start
 
 pytestmark = pytest.mark.needs_processes
 RUNS = [("sft", "ddp"), ("sft", "fsdp"), ("dpo", "ddp"), ("dpo", "fsdp"), ("kto", "ddp"), ("orpo", "ddp")]
@@ -178,6 +179,52 @@ def test_a_killed_frame_leaves_no_process_behind(tmp_path):
     while left_over(tmp_path) and time.monotonic() < deadline_s:
         time.sleep(0.1)
     assert left_over(tmp_path) == []
+
+
+def on_two_nodes(root, killed=None, **what):
+    """Exit code and output of the first node's stage, and of the second's follower, once one of
+    them was killed in mid-step."""
+    follower, process = follow(root), start(root, "ddp", nodes=2, **what)
+    workers = []
+    if killed is not None:
+        wait_until((root / "step").exists, limit_s=240)
+        workers = psutil.Process(follower.pid).children(recursive=True)
+        (process, follower)[killed].kill()
+    ends = finish(process), finish(follower)
+    psutil.wait_procs(workers, timeout=20)
+    assert not any(worker.is_running() for worker in workers)
+    assert left_over(root) == []
+    return ends
+
+
+@pytest.mark.parametrize("algorithm", ["sft", "online"])
+def test_two_nodes_make_the_bytes_of_two_processes_on_one(algorithm, tmp_path):
+    on_one = run(tmp_path / "one", "ddp", algorithm=algorithm)
+    (code, errors), (code_of_other, _) = on_two_nodes(tmp_path / "two", algorithm=algorithm)
+    assert (code, code_of_other) == (0, 0), errors
+    assert json.loads((tmp_path / "two" / "result.json").read_text()) == on_one
+
+
+def test_a_process_that_dies_on_one_node_ends_those_of_all_and_the_run_goes_on_to_the_same_bytes(tmp_path):
+    on_one = run(tmp_path / "one", "ddp", algorithm="sft")
+    for what, code, message in (
+        ({"at": 3, "kill": 1}, 75, "process 2 of 2 was killed from outside"),
+        ({"at": 5, "refuse": 1}, 78, "wrong configuration: a knob is wrong"),
+        ({}, 0, "done in"),
+    ):
+        (found, errors), _ = on_two_nodes(tmp_path / "two", algorithm="sft", **what)
+        assert (found, message in errors, "Traceback" in errors) == (code, True, False), errors
+    assert json.loads((tmp_path / "two" / "result.json").read_text()) == on_one
+
+
+@pytest.mark.parametrize(
+    ("killed", "codes"), [(0, (-signal.SIGKILL, 0)), (1, (75, -signal.SIGKILL))], ids=["runner", "follower"]
+)
+def test_a_node_that_dies_ends_the_others_and_leaves_no_process_on_any(killed, codes, tmp_path):
+    changes = {"max_steps": 20_000}
+    (code, errors), (code_of_other, _) = on_two_nodes(tmp_path, killed, algorithm="sft", changes=changes, at=3)
+    assert (code, code_of_other) == codes, errors
+    assert ("of 2 nodes is gone" in errors) == (killed == 1)
 
 
 def left_over(root):

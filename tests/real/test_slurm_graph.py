@@ -10,7 +10,7 @@ from posttrain.dispatch.backend import JobSpec, JobState, Resources
 from posttrain.dispatch.backends.slurm import SlurmBackend
 from posttrain.dispatch.settings import DispatchSettings
 from tests.real.flow_contract import FlowContract
-from tests.real.preempted import check_preempted_training
+from tests.real.preempted import LAUNCH, check_preempted_training, kill_second_node, launch_here
 from tests.real.test_slurm import WAIT_FOR_GO, named
 from tests.smoke.conftest import dvc, make_copy  # noqa: F401  # fixtures
 from tests.tracking.toy_pipeline import ENVIRONMENT, check_pipeline, make_experiment, run_pipeline
@@ -19,8 +19,8 @@ pytest_plugins = ["tests.real.slurm_fixtures"]
 pytestmark = [pytest.mark.needs_slurm, pytest.mark.usefixtures("_slurm")]
 
 
-def on_slurm(*options: str, memory_gb: float = 0.5) -> DispatchSettings:
-    resources = {"default": {"gpus": 1, "memory_gb": memory_gb}}
+def on_slurm(*options: str, memory_gb: float = 0.5, **reserved: object) -> DispatchSettings:
+    resources = {"default": {"gpus": 1, "memory_gb": memory_gb, **reserved}}
     return DispatchSettings.model_validate(
         {"target": "slurm", "targets": {"slurm": {"type": "slurm", "options": options}}, "resources": resources}
     )
@@ -69,3 +69,13 @@ def test_a_training_that_is_preempted_on_the_spot_partition_ends_with_the_same_b
         (tmp_path / "go").touch()
 
     check_preempted_training(make_copy, dvc, lambda root: on_slurm("--partition=spot", memory_gb=2), preempt)
+
+
+def test_a_training_on_two_nodes_of_which_one_dies_ends_with_the_bytes_of_two_processes_on_one(
+    make_copy,  # noqa: F811
+    dvc,  # noqa: F811
+    monkeypatch,
+):
+    launch_here(monkeypatch)
+    settings = on_slurm(memory_gb=2, nodes=2, launch=LAUNCH)
+    check_preempted_training(make_copy, dvc, lambda root: settings, kill_second_node, max_steps=100)

@@ -25,16 +25,31 @@ def prepare(root: Path, **what):
     return root
 
 
-def start(root: Path, config: str | None = None, **what):
-    """The frame. `config` names a file of infra/accelerate/."""
+def start(root: Path, config: str | None = None, *, nodes: int = 1, **what):
+    """The frame. `config` names a file of infra/accelerate/. Of several `nodes` each has one
+    process, and a follower on all but the first (`follow`)."""
     prepare(root, **what)
+    environment = environment_of(config)
+    if nodes > 1:
+        environment |= {"POSTTRAIN_NODES": str(nodes), "POSTTRAIN_PROCESSES": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "tiny_stage"], cwd=root, env=environment, stderr=subprocess.PIPE, text=True
+    )
+
+
+def follow(root: Path):
+    """A further node, which is this machine too."""
+    (root / ".posttrain").mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "posttrain.provenance.follower"]
+    return subprocess.Popen(command, cwd=root, env=environment_of(), stderr=subprocess.PIPE, text=True)
+
+
+def environment_of(config: str | None = None):
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("POSTTRAIN_", "PYTEST_"))}
     environment |= {"PYTHONPATH": f"{REPOSITORY}{os.pathsep}{HERE}", "POSTTRAIN_THREADS": "1"}
     if config:
         environment["POSTTRAIN_LAUNCH"] = str(REPOSITORY / "infra" / "accelerate" / f"{config}.yaml")
-    return subprocess.Popen(
-        [sys.executable, "-m", "tiny_stage"], cwd=root, env=environment, stderr=subprocess.PIPE, text=True
-    )
+    return environment
 
 
 def finish(process):

@@ -1,4 +1,5 @@
-"""Backend on Kubernetes: a batch/v1 Job of its own name for each job, with one pod and no retry.
+"""Backend on Kubernetes: a batch/v1 Job of its own name for each job, with one pod for each of its
+nodes and no retry.
 
 The API server keeps all state, so any process finds any job. A job that the backend ends
 (cancelled, preempted, no image) is kept with its end written on it, and not deleted: its name stays
@@ -8,6 +9,7 @@ taken, and its end can be read later. Kubernetes removes it after `keep_s`.
 import contextlib
 import functools
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from posttrain.dispatch.backends.kubernetes_manifest import (
     MAIN,
     KubernetesSettings,
     manifest,
+    name_of_first,
     read_template,
 )
 from posttrain.dispatch.backends.kubernetes_status import END, FIRST_POD, STARTING, Json, may_run, read, to_text
@@ -75,16 +78,15 @@ class KubernetesBackend:
             job = self._job(job_id)
         except Absent:
             return JobStatus(JobState.GONE)
-        why_no_pod = functools.partial(self._why_no_pod, job)
-        reading = read(
-            job, self._pods_of(job), self._nodes, why_no_pod, now=self._api.now, patience_s=self._settings.patience_s
-        )
+        why_no_pod, pods = functools.partial(self._why_no_pod, job), self._pods_of(job)
+        is_first_known = self._name_first(job, pods)
+        reading = read(job, pods, self._nodes, why_no_pod, now=self._api.now, patience_s=self._settings.patience_s)
         with contextlib.suppress(Absent):
             if reading.pod is not None:
                 annotations = job["metadata"].get("annotations", {})
                 is_ending = reading.status.is_over or reading.end is not None or END in annotations
                 self._save_log(job, reading.pod, is_urgent=is_ending)
-                if FIRST_POD not in annotations:
+                if FIRST_POD not in annotations and is_first_known:
                     self._annotate(job_id, FIRST_POD, reading.pod["metadata"]["uid"])
             if reading.end is not None:
                 self._end(job, reading.end)
@@ -121,6 +123,19 @@ class KubernetesBackend:
             # A pending pod would keep its place on a node for minutes more.
             if pod["status"].get("phase") == "Pending" and not may_run(pod):
                 self._delete(pod, grace_s=0)
+
+    def _name_first(self, job: Json, pods: Sequence[Json]) -> bool:
+        """True where it is known which pod counts. Of several it is the one that has claimed node
+        0, which is written on the job."""
+        annotations = job["metadata"].setdefault("annotations", {})
+        if job["spec"].get("completions", 1) == 1 or FIRST_POD in annotations:
+            return True
+        name = name_of_first(job)
+        uid = next((pod["metadata"]["uid"] for pod in pods if pod["metadata"]["name"] == name), None)
+        if uid is not None:
+            self._annotate(job["metadata"]["name"], FIRST_POD, uid)
+            annotations[FIRST_POD] = uid
+        return uid is not None
 
     def _annotate(self, job_id: str, key: str, value: str) -> None:
         self._api.patch((*self._jobs, job_id), {"metadata": {"annotations": {key: value}}})

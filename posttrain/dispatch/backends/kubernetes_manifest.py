@@ -5,6 +5,10 @@ The command is started by a shell (`GUARD`) that first makes a folder in the job
 refuses where that is there already: Kubernetes replaces a pod that was deleted, old versions while
 it still writes its checkpoint, and two must never run in one folder. The shell gets the command as
 arguments and parses none of it.
+
+On several nodes the job has as many pods, and each makes the first folder that is not there yet:
+its number is that of the node. The pods find each other over the disk that they share, so the job
+needs no service, and no index of Kubernetes'.
 """
 
 import copy
@@ -16,7 +20,7 @@ from typing import Any
 
 import pydantic
 
-from posttrain.dispatch.backend import JobSpec
+from posttrain.dispatch.backend import NODE, JobSpec
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.plain_yaml import read_yaml
 
@@ -25,11 +29,13 @@ FOLDER, LOG = "posttrain/folder", "posttrain/log"  # annotations, read by other 
 MAIN = "main"
 OWN_FOLDER, OWN_VOLUME = "/posttrain-job", "work"  # of a job that shares no disk
 REFUSAL = "a second pod of this job"
-GUARD = (
-    'mkdir "$0" && exec "$@"; test -d "$0" || { echo "$0 cannot be made: is the folder mounted, '
+_REFUSE = (
+    'test -d "$0" || { echo "$0 cannot be made: is the folder mounted, '
     'and may this user write to it?" >&2; exit 78; }; '
     f"echo '{REFUSAL}' >/dev/termination-log; exit 75"
 )
+GUARD = f'mkdir "$0" && exec "$@"; {_REFUSE}'
+_POD = "POSTTRAIN_POD"  # in a pod's environment: its name
 
 
 @pydantic.dataclasses.dataclass(frozen=True, config={"extra": "forbid", "allow_inf_nan": False})
@@ -86,6 +92,22 @@ def read_template(path: Path) -> dict[str, Any]:
     return job
 
 
+def guard_of_nodes(number: int) -> str:
+    """The guard of each of so many pods; that of node 0 leaves its name in the folder that it
+    made."""
+    claim = f'mkdir "$0/$node" 2>/dev/null && {{ echo "${_POD}" >"$0/$node/pod"; {NODE}=$node exec "$@"; }}'
+    return f'mkdir "$0" 2>/dev/null; for node in {" ".join(map(str, range(number)))}; do {claim}; done; {_REFUSE}'
+
+
+def name_of_first(job: Mapping[str, Any]) -> str:
+    """Name of the pod of node 0 of a job on several nodes, empty while none has begun."""
+    metadata = job["metadata"]
+    try:
+        return (Path(metadata["annotations"][FOLDER]) / f".{metadata['name']}.started/0/pod").read_text().strip()
+    except OSError:
+        return ""
+
+
 def manifest(spec: JobSpec, settings: KubernetesSettings, template: Mapping[str, Any]) -> dict[str, Any]:
     job = copy.deepcopy(dict(template))
     folder, resources = str(spec.folder.resolve()), spec.resources
@@ -94,6 +116,7 @@ def manifest(spec: JobSpec, settings: KubernetesSettings, template: Mapping[str,
     metadata["annotations"] = metadata.get("annotations", {}) | {FOLDER: folder, LOG: str(spec.log.resolve())}
     if settings.queue:
         metadata["labels"] = metadata.get("labels", {}) | {"kueue.x-k8s.io/queue-name": settings.queue}
+    job["spec"] |= {"completions": resources.nodes, "parallelism": resources.nodes}
     job["spec"]["ttlSecondsAfterFinished"] = settings.keep_s
     pod = job["spec"]["template"]["spec"]
     pod |= {"terminationGracePeriodSeconds": settings.grace_s, "activeDeadlineSeconds": resources.time_limit_s}
@@ -104,10 +127,11 @@ def manifest(spec: JobSpec, settings: KubernetesSettings, template: Mapping[str,
     container |= {
         "image": settings.image,
         "workingDir": works_in,
-        "command": ["/bin/sh", "-c", _verbatim(GUARD)],
+        "command": ["/bin/sh", "-c", _verbatim(GUARD if resources.nodes == 1 else guard_of_nodes(resources.nodes))],
         "args": [_verbatim(word) for word in (f"{works_in}/.{spec.name}.started", *spec.command)],
         "env": [
             *container.get("env", []),
+            *([{"name": _POD, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}] * (resources.nodes > 1)),
             *({"name": name, "value": _verbatim(value)} for name, value in sorted(spec.environment.items())),
         ],
         "resources": {  # the template may bound its disk (ephemeral-storage)

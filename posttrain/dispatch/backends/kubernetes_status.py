@@ -1,7 +1,8 @@
 """Derives a job's status from what Kubernetes reports of it and its pods. Pure functions: the same
 reports give the same status.
 
-Only the first pod of a job counts. A pod that is being deleted, or gone, ends the job as preempted:
+Only the first pod of a job counts; on several nodes it is that of node 0, and the job is over once
+no other lives either. A pod that is being deleted, or gone, ends the job as preempted:
 its replacement by Kubernetes is not wanted. An end that the backend decided (cancelled, no image)
 is written on the job as the annotation `END`, and holds as soon as no pod lives.
 """
@@ -22,6 +23,7 @@ from posttrain.runtime.exits import ConfigurationError, DataError, Interrupted
 END, FIRST_POD = "posttrain/end", "posttrain/pod"  # annotations
 STARTING = "ContainerCreating"  # Kubernetes' word for a pod that has its place
 STUCK_S = 30.0  # a pod that should be gone for so long, on a node that does not answer, is taken for dead
+ENDING_S = 15.0  # for the pods of the other nodes, once the first has ended
 _NO_IMAGE = (
     "ErrImagePull",
     "ImagePullBackOff",
@@ -67,6 +69,7 @@ def read(
     a pod."""
     pod = _first(job, pods)
     is_first_known = pod is not None or FIRST_POD in job["metadata"].get("annotations", {})
+    is_first_known &= job["spec"].get("completions", 1) == 1
     ours = [pod] if is_first_known else pods  # a replacement of the first refuses to run (GUARD)
     living = [one for one in ours if one is not None and may_run(one) and not _is_stuck(one, nodes, now)]
     written = job["metadata"].get("annotations", {}).get(END)
@@ -80,6 +83,9 @@ def read(
         return _without_pod(job, living, why_no_pod)
     if _is_over(pod):
         end = _end_of(pod)
+        if living:  # on other nodes: they end by themselves, or are ended
+            note = "the pods of its other nodes are ending"
+            return Reading(JobStatus(JobState.RUNNING, note=note), pod, end if _ended_s(pod, now) > ENDING_S else None)
         is_replaced = end.cause in (Cause.PREEMPTED, Cause.NODE_LOST) and not _condition(job, "Failed")
         return Reading(end, pod, end if is_replaced else None)
     if "deletionTimestamp" in pod["metadata"]:
@@ -118,7 +124,7 @@ def _without_pod(job: Json, living: Sequence[Json], why_no_pod: WhyNoPod) -> Rea
     if failed := _condition(job, "Failed"):
         is_late = failed.get("reason") == "DeadlineExceeded"
         note = failed.get("message", "") if is_late else "its pod was deleted"
-        return Reading(_ended(Cause.TIME_LIMIT if is_late else Cause.PREEMPTED, note))
+        return Reading(_ending(_ended(Cause.TIME_LIMIT if is_late else Cause.PREEMPTED, note), living))
     queue = job["metadata"].get("labels", {}).get("kueue.x-k8s.io/queue-name")
     if queue and job["spec"].get("suspend"):
         return Reading(JobStatus(JobState.WAITING, note=f"waits in the queue {queue}"))
@@ -180,6 +186,12 @@ def _end_of(pod: Json) -> JobStatus:
     if (disruption or "deletionTimestamp" in pod["metadata"]) and code not in _OWN_CODES:
         return _ended(Cause.PREEMPTED, (disruption or {}).get("message", "its pod was deleted"), code)
     return _ended(Cause.EXITED, message, code)
+
+
+def _ended_s(pod: Json, now: datetime) -> float:
+    """Seconds since the command of a pod ended, endless where nobody saw it."""
+    finished = _main(pod).get("state", {}).get("terminated", {}).get("finishedAt")
+    return (now - _time(finished)).total_seconds() if finished else float("inf")
 
 
 def _first(job: Json, pods: Sequence[Json]) -> Json | None:

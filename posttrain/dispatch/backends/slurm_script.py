@@ -8,13 +8,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
-from posttrain.dispatch.backend import JobSpec
+from posttrain.dispatch.backend import NO_OTHERS, NODE, JobSpec
 from posttrain.dispatch.backends.slurm_states import EXTRA_MINUTES
 from posttrain.runtime.exits import ConfigurationError
 
 TEMPLATE = Path(__file__).parents[3] / "infra" / "slurm" / "job.sh"
 _NAME = re.compile(r"(?=.*[a-z])[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # one of digits alone would be a job's number
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+# Ends with the batch script at the latest. Of the job's CPUs a task has those that srun is told
+# again.
+_OTHERS = (
+    "{{ {node}=1 srun --nodes={number} --ntasks={number} --relative=1 --cpus-per-task={cpus} --kill-on-bad-exit=1 "
+    "-- {command} || touch {failed}; }} &"
+)
 
 
 class _Script(Template):
@@ -26,9 +34,11 @@ def render(spec: JobSpec, options: Sequence[str] = ()) -> str:
     ConfigurationError for a job that cannot be one."""
     _check(spec, options)
     resources = spec.resources
+    command = " ".join(map(_quoted, spec.command))
     flags = [*options, *([f"--gres=gpu:{resources.gpus}"] if resources.gpus else [])]
     return _Script(TEMPLATE.read_text(encoding="utf-8")).substitute(
         name=spec.name,
+        nodes=resources.nodes,
         cpus=resources.cpus,
         memory_mib=math.ceil(resources.memory_gb * 1024),
         minutes=minutes_of(spec),
@@ -37,7 +47,12 @@ def render(spec: JobSpec, options: Sequence[str] = ()) -> str:
         or "#",
         log=_quoted(str(spec.log.resolve())),
         folder=_quoted(str(spec.folder.resolve())),
-        command=" ".join(map(_quoted, spec.command)),
+        others=_OTHERS.format(
+            node=NODE, number=resources.nodes - 1, cpus=resources.cpus, command=command, failed=NO_OTHERS
+        )
+        if resources.nodes > 1
+        else "#",
+        command=command,
     )
 
 

@@ -2,9 +2,10 @@
 a backend sees whether running again can help.
 
 `python -m posttrain.pipeline.job.shared_disk STAGE` in the snapshot's folder. A run with the same
-inputs comes from DVC's run cache. `dvc repro` is a process of its own: its output can be followed,
-its death harms nobody, and it records what a person's `dvc repro` records. Never two at a time in
-one folder: DVC's locks make the second fail.
+inputs comes from DVC's run cache. On all nodes but the first this is the stage's follower
+(`posttrain/provenance/follower.py`). `dvc repro` is a process of its own: its output can be
+followed, its death harms nobody, and it records what a person's `dvc repro` records. Never two at a
+time in one folder: DVC's locks make the second fail.
 """
 
 import argparse
@@ -19,7 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
+from posttrain.dispatch.backend import NODE
 from posttrain.provenance.environment import TEMPORARY, path_with_python
+from posttrain.provenance.follower import follow
 from posttrain.runtime.exits import as_shell, exit_codes
 from posttrain.runtime.redaction import redact_lines
 from posttrain.runtime.state import SNAPSHOT
@@ -84,6 +87,8 @@ def main() -> None:
     parser.add_argument("stage")
     given = parser.parse_args()
     with exit_codes():
+        if os.environ.get(NODE, "0") != "0":
+            sys.exit(follow())
         sys.exit(run(given.stage, Path(), lambda line: print(line, flush=True)))
 
 

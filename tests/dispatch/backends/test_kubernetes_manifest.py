@@ -3,6 +3,7 @@ shell would read as more than text."""
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import kubernetes_validate
@@ -16,6 +17,7 @@ from posttrain.dispatch.backends.kubernetes_manifest import (
     KubernetesSettings,
     Mount,
     manifest,
+    name_of_first,
     read_template,
 )
 from posttrain.runtime.exits import ConfigurationError
@@ -108,3 +110,20 @@ def test_a_bound_on_the_disk_that_the_template_has_stays():
     container["resources"] = {"limits": {"ephemeral-storage": "50Gi", "memory": "1Gi"}}
     (made,) = manifest(SPEC, FULL, template)["spec"]["template"]["spec"]["containers"]
     assert made["resources"]["limits"] == {"ephemeral-storage": "50Gi", "memory": "65536Mi", "nvidia.com/gpu": "2"}
+
+
+def test_a_job_on_several_nodes_has_a_pod_for_each_and_they_share_out_the_nodes_among_them(tmp_path):
+    name = "echo $POSTTRAIN_NODE"
+    spec = JobSpec("two", ("sh", "-c", name), tmp_path, tmp_path / "log", Resources(nodes=2))
+    job = manifest(spec, SMALL, read_template(TEMPLATE))
+    kubernetes_validate.validate(job, kubernetes_validate.latest_version(), strict=True)
+    assert (job["spec"]["completions"], job["spec"]["parallelism"], name_of_first(job)) == (2, 2, "")
+    [container] = job["spec"]["template"]["spec"]["containers"]
+    assert container["env"][-1]["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+    command = [word.replace("$$", "$") for word in (*container["command"], *container["args"])]
+    ends = []
+    for pod in ("two-a", "two-b", "two-c"):
+        ended = subprocess.run(command, env={"POSTTRAIN_POD": pod}, capture_output=True, text=True, check=False)
+        ends.append((ended.returncode, ended.stdout))
+    assert ends == [(0, "0\n"), (0, "1\n"), (75, "")]
+    assert name_of_first(job) == "two-a"

@@ -198,3 +198,23 @@ def test_a_log_grows(before, now, both):
 def test_of_a_log_whose_beginning_is_forgotten_all_is_kept():
     text = b"".join(b"line %d\n" % number for number in range(2000))
     assert joined(text[:15000], text[5000:]) == text
+
+
+@pytest.mark.parametrize(("ended_s", "is_decided"), [(5, False), (20, True)])
+def test_a_job_on_several_nodes_ends_as_its_first_pod_and_once_no_other_lives(ended_s, is_decided):
+    job = {**JOB, "spec": {"completions": 2}}
+    finished = (NOW - timedelta(seconds=ended_s)).isoformat()
+    first = pod(phase="Failed", state=terminated(75, finishedAt=finished))
+    living = pod(uid="u2", state={"running": {}})
+    found = reading(first, living, job=job)
+    assert (found.status.state, found.status.note) == (JobState.RUNNING, "the pods of its other nodes are ending")
+    assert found.end == (JobStatus(JobState.ENDED, 75, Cause.EXITED) if is_decided else None)
+    killed = pod(uid="u2", phase="Failed", state=terminated(137))
+    assert reading(first, killed, job=job).status == JobStatus(JobState.ENDED, 75, Cause.EXITED)
+
+
+def test_where_the_first_pod_is_gone_the_job_is_over_once_no_other_lives():
+    failed = {"conditions": [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]}
+    job = {**JOB, "spec": {"completions": 2}, "status": failed}
+    assert reading(pod(uid="u2", state={"running": {}}), job=job).status.state is JobState.RUNNING
+    assert reading(job=job).status == JobStatus(JobState.ENDED, None, Cause.PREEMPTED, "its pod was deleted")

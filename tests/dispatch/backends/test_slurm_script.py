@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from posttrain.dispatch.backend import Cause, JobSpec, JobState, JobStatus, Resources
+from posttrain.dispatch.backend import NO_OTHERS, Cause, JobSpec, JobState, JobStatus, Resources
 from posttrain.dispatch.backends.slurm_script import render
 from posttrain.dispatch.backends.slurm_states import from_sacct, from_scontrol
 from posttrain.runtime.exits import ConfigurationError
@@ -59,6 +59,27 @@ def test_bash_reads_every_word_as_it_is(tmp_path, word):
     subprocess.run(["bash", "-c", script], check=True)
     [log] = tmp_path.iterdir()
     assert log.read_bytes().decode() == word
+
+
+@pytest.mark.parametrize("code", [0, 9])
+def test_each_node_but_the_first_runs_the_command_as_a_task_and_the_first_hears_of_one_that_does_not(
+    tmp_path, code, monkeypatch
+):
+    (tmp_path / ".posttrain").mkdir()
+    srun = f'#!/bin/sh\necho "$@" >asked; while [ "$1" != -- ]; do shift; done; shift; "$@"; exit {code}\n'
+    (tmp_path / "srun").write_text(srun)
+    (tmp_path / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    resources = Resources(nodes=3, cpus=4)
+    command = ("sh", "-c", 'echo "$1" >"node-$POSTTRAIN_NODE"', "sh", "a  b")
+    script = render(JobSpec("nodes", command, tmp_path, tmp_path / "log", resources))
+    assert "#SBATCH --nodes=3\n#SBATCH --ntasks=3\n" in script
+    assert "exec -- sh " in script
+    subprocess.run(["bash", "-c", script.replace("exec -- sh", "sh") + "\nwait"], check=True)
+    assert [(tmp_path / name).read_text() for name in ("node-", "node-1")] == ["a  b\n"] * 2
+    asked = (tmp_path / "asked").read_text()
+    assert "--nodes=2 --ntasks=2 --relative=1 --cpus-per-task=4 --kill-on-bad-exit=1 -- sh" in asked
+    assert (tmp_path / NO_OTHERS).exists() == (code != 0)
 
 
 @pytest.mark.parametrize(
