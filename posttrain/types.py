@@ -278,6 +278,12 @@ class Trajectory:
         return self.window_roles or (PLANNER,) * (1 + len(self.window_starts))
 
     @property
+    def num_own_tokens(self) -> int:
+        """The number of the tokens before those of what was delegated."""
+        windows = zip(self.roles, self.windows, strict=True)
+        return sum(part.stop - part.start for role, part in windows if role == PLANNER)
+
+    @property
     def turn_messages(self) -> list[Message | None]:
         """The agent's message of each turn; None where the context had no room for one."""
         places = [turn.message_index for turn in self.turns]

@@ -64,7 +64,7 @@ class Workplace:
 class Episode:
     """One attempt at a task. `now` is the conversation that will be recorded; `num_forks` counts
     how often its program went on from another one than it had been given. What a tool delegates is
-    an episode of its own with a `parent`, which `stop` ended."""
+    an episode of its own with a `parent`, the `number` (from 0) among them; `stop` ended it."""
 
     episode_id: str
     task: Task
@@ -77,6 +77,7 @@ class Episode:
     num_forks: int = 0
     on_first_reply: Callable[[], None] = lambda: None
     parent: "Episode | None" = None
+    number: int = 0
     stop: StopReason = StopReason.TIME_LIMIT
     _delegated: list["Episode"] = field(default_factory=list)
     _left: list[Conversation] = field(default_factory=list)  # conversations that the program may come back to
@@ -100,11 +101,13 @@ class Episode:
     def delegate(self, given: Delegation) -> "Episode":
         """An episode of what a tool delegated, under a seed of its own; its record is part of this
         one's."""
-        name, limits = f"{WORKER}-{len(self._delegated) + 1}", self.limits
+        number, limits = len(self._delegated), self.limits
+        name = f"{WORKER}-{number + 1}"
         if limits.worker is not None:
             limits = limits.model_copy(update={"max_turns": limits.worker.max_turns})
         seed = int.from_bytes(hashlib.sha256(f"{self.seed} {name}".encode()).digest()[:4], "big")
-        own = Episode(f"{self.episode_id}/{name}", given.task, Workplace(given.tools), seed, limits, parent=self)
+        place, world = {"parent": self, "number": number}, Workplace(given.tools)
+        own = Episode(f"{self.episode_id}/{name}", given.task, world, seed, limits, **place)
         self._delegated.append(own)
         return own
 

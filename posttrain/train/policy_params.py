@@ -14,6 +14,7 @@ from posttrain.train.online.params import OnlineParams
 from posttrain.train.params import refuse_no_checkpoint
 from posttrain.train.rejection_sampling.params import RejectionSamplingParams
 from posttrain.train.reward_bound import Bound, MeanBound
+from posttrain.train.roles import EQUAL, RoleWeights
 from posttrain.types import Task
 
 
@@ -116,7 +117,8 @@ class RefreshParams(Section):
 class TrainPolicyParams(OptimizerParams):
     """`begin_with`: an algorithm that trains before `algorithm`, with an optimizer of its own; null
     is none. `start`: the model that training begins from, that of SFT or the policy of an earlier
-    run in `data/earlier_run`. `replay_buffer`: episodes that were learnt from are left for a later
+    run in `data/earlier_run`. `role_weights`: shares of the reward of two policies in one episode,
+    alike in the record of an older run. `replay_buffer`: episodes that were learnt from are left for a later
     run, and those of an earlier one are learnt again. `task_part`: of the rl tasks; null is all."""
 
     begin_with: Phase | None
@@ -127,6 +129,7 @@ class TrainPolicyParams(OptimizerParams):
     reward_model_weight: Annotated[float, Field(ge=0)]
     reward_model_bound: Bound = MeanBound(type="mean")
     reward_model_refresh: RefreshParams | None = None
+    role_weights: RoleWeights = EQUAL
     world_reward_weight: Annotated[float, Field(ge=0, le=1)] = 1.0
     checkpoint_every_steps: Count
     on_alarm: Literal["warn", "stop"]
@@ -155,6 +158,10 @@ class TrainPolicyParams(OptimizerParams):
 
     @model_validator(mode="after")
     def _agrees_with_the_algorithm(self) -> Self:
+        if {*self.role_weights.of_roles.values()} - {0.0, 1.0}:
+            for section, sampled in self.phases.items():
+                if isinstance(sampled, RejectionSamplingParams):
+                    raise ValueError(f"{section} is rejection_sampling, which has rows and no advantage: role_weights are 0 or 1")
         for section, one in self.phases.items():
             refuse_no_checkpoint(self.checkpoint_every_steps, one.max_steps, f"{section}.max_steps")
         for section, online in self.online.items():
