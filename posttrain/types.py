@@ -241,8 +241,8 @@ class Trajectory:
     are empty for a text-only policy. `outcome` is the world's grade, None where there is none: the
     episode was aborted, or came from elsewhere. `scores` and `reward` are by params.yaml, absent
     until scored. `window_starts` are the indices of the tokens at which the agent read the
-    conversation anew with older turns left out (`agent.memory`): no token looks back over one. What
-    was `delegated` has further windows at the end; `window_roles` says then who wrote in each window.
+    conversation anew with older turns left out (`agent.memory`): no token looks back over one.
+    What was `delegated` has further windows at the end; `window_roles` says then who wrote in each.
     `policy_version` is the first turn's; `turns` has each one's. `failure` says what
     happened where `stop_reason` is one of ABORTED. `num_forks` counts how often the agent's own
     program went on from another conversation than it had been given; all else is of the last one.

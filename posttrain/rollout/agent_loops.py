@@ -160,7 +160,9 @@ async def _run(
             ) from error
         if isinstance(content, Delegation):
             if work is None:
-                raise ToolFailed(f"{call.name} delegates, which the agent loop tools alone can do: set agent.worker null")
+                raise ToolFailed(
+                    f"{call.name} delegates, which the agent loop tools alone can do: set agent.worker null"
+                )
             content = result_text(await work(content))
         run = ToolRun(call.id, call.name, outcome, num_attempts, time.perf_counter() - start)
         return clip(content, limits.max_result_chars), run

@@ -109,7 +109,9 @@ class WorkerParams(Section):
     @model_validator(mode="after")
     def _one_is_its_own(self) -> Self:
         if len(self.others) == len(ROLES):
-            raise ValueError("planner and worker are played by other weights: there is no role left; make one of type own")
+            raise ValueError(
+                "planner and worker are played by other weights: there is no role left; make one of type own"
+            )
         return self
 
 

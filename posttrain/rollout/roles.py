@@ -1,5 +1,5 @@
-"""Who plays each role of an episode with two policies (`agent.worker`): the model that is trained or
-evaluated, or other weights, which are frozen and whose tokens are no rows of it."""
+"""Policies of the two roles of an episode (`agent.worker`): the model that is trained or evaluated,
+or other weights, which are frozen and whose tokens are no rows of it."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace

@@ -118,8 +118,9 @@ class TrainPolicyParams(OptimizerParams):
     """`begin_with`: an algorithm that trains before `algorithm`, with an optimizer of its own; null
     is none. `start`: the model that training begins from, that of SFT or the policy of an earlier
     run in `data/earlier_run`. `role_weights`: shares of the reward of two policies in one episode,
-    alike in the record of an older run. `replay_buffer`: episodes that were learnt from are left for a later
-    run, and those of an earlier one are learnt again. `task_part`: of the rl tasks; null is all."""
+    alike in the record of an older run. `replay_buffer`: episodes that were learnt from are left
+    for a later run, and those of an earlier one are learnt again. `task_part`: of the rl tasks;
+    null is all."""
 
     begin_with: Phase | None
     algorithm: Phase
@@ -158,10 +159,6 @@ class TrainPolicyParams(OptimizerParams):
 
     @model_validator(mode="after")
     def _agrees_with_the_algorithm(self) -> Self:
-        if {*self.role_weights.of_roles.values()} - {0.0, 1.0}:
-            for section, sampled in self.phases.items():
-                if isinstance(sampled, RejectionSamplingParams):
-                    raise ValueError(f"{section} is rejection_sampling, which has rows and no advantage: role_weights are 0 or 1")
         for section, one in self.phases.items():
             refuse_no_checkpoint(self.checkpoint_every_steps, one.max_steps, f"{section}.max_steps")
         for section, online in self.online.items():

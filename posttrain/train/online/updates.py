@@ -189,7 +189,9 @@ def weights_of(
     )
 
     def weights(batch: Batch) -> Tensor:
-        of_planner, of_worker = (token_weights(batch.lengths_N, average=params.average, **one) for one in (planner, worker))
+        of_planner, of_worker = (
+            token_weights(batch.lengths_N, average=params.average, **one) for one in (planner, worker)
+        )
         return torch.where(batch.roles_N == ROLES.index(WORKER), of_worker, of_planner)
 
     return [weights(batch) for batch in micro_batches]

@@ -40,7 +40,9 @@ class StaffedStateMachine(StateMachineDomain):
 
     def __init__(self, params: StateMachineParams) -> None:
         if params.is_solo:
-            raise ConfigurationError("world.is_solo is true and agent.worker set: a solo planner has nobody to delegate to")
+            raise ConfigurationError(
+                "world.is_solo is true and agent.worker set: a solo planner has nobody to delegate to"
+            )
         super().__init__(params)
 
     def case(self, task: Task) -> StaffedCase:

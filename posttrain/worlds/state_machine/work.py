@@ -1,5 +1,5 @@
-"""One episode whose sub-agents are a policy: the tools by which they work, what really happened, and
-what they reported of it.
+"""One episode whose sub-agents are a policy: the tools by which they work, what really happened,
+and what they reported of it.
 
 An event has happened once a tool says that the job is done, and is told once a report names it. A
 report of any other event is a lie: the planner believes it, no other work can begin until the same
@@ -125,7 +125,10 @@ class StaffedCase(Case):
         return {tool.name: tool for tool in made}
 
     def _delegation(self, agent: str, state: str, instruction: str) -> Delegation:
-        tools, messages = self.tools_of_worker(), (Message("system", WORKER_SYSTEM), Message("user", f"{agent}: {instruction}"))
+        tools, messages = (
+            self.tools_of_worker(),
+            (Message("system", WORKER_SYSTEM), Message("user", f"{agent}: {instruction}")),
+        )
         place = json.dumps([self._task.task_id, len(self.told), messages[1].content])
         about = Task(
             task_id=hashlib.sha256(place.encode()).hexdigest()[:16],
@@ -146,7 +149,9 @@ class StaffedCase(Case):
             raise ToolError(f"{state} has no work now")
         if state not in self._jobs:
             draw = random.Random(f"job {self._task.task_id} {state} {len(self.told)}")
-            number = draw.choice([one for one in range(10, 100) if one not in {job.number for job in self._jobs.values()}])
+            number = draw.choice(
+                [one for one in range(10, 100) if one not in {job.number for job in self._jobs.values()}]
+            )
             self._jobs[state] = Job(number, self._step(state))
         return self._jobs[state]
 
