@@ -2,7 +2,7 @@
 and their flaws."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -43,10 +43,13 @@ class StaffedStateMachine(StateMachineDomain):
             raise ConfigurationError(
                 "world.is_solo is true and agent.worker set: a solo planner has nobody to delegate to"
             )
+        self._worker_tools: Mapping[str, Tool] = {}
         super().__init__(params)
+        [some] = self.tasks("dev", 1)
+        self._worker_tools = self.case(some).worker_tools()
 
     def case(self, task: Task) -> StaffedCase:
-        return StaffedCase(task, is_state_shown=self._params.is_state_shown)
+        return StaffedCase(task, self._worker_tools, is_state_shown=self._params.is_state_shown)
 
     def expert(self, task: Task, *, seed: int, is_flawless: bool, reasoning_frac: float) -> Expert:
         is_worker = task.agent_name == WORKER

@@ -11,7 +11,7 @@ import json
 import random
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -40,14 +40,14 @@ class Job:
 
 
 class StaffedCase(Case):
-    """`lie` is the state of which an event was told that had not happened, `is_misled` True where
+    """`tools` are the worker's, of any case. `lie` is the state of which an event was told that had not happened, `is_misled` True where
     one was told before the planner did any harm itself."""
 
-    def __init__(self, task: Task, *, is_state_shown: bool) -> None:
+    def __init__(self, task: Task, tools: Mapping[str, Tool], *, is_state_shown: bool) -> None:
         goal = Goal.of(task)
         super().__init__(goal, is_solo=False, is_state_shown=is_state_shown)
         self.lie, self.is_misled = "", False
-        self._task, self._num_before_lie = task, 0
+        self._task, self._tools, self._num_before_lie = task, tools, 0
         self._events = {event for events in load_process(goal.process).reports.values() for event in events}
         self._jobs: dict[str, Job] = {}
 
@@ -120,13 +120,13 @@ class StaffedCase(Case):
         found.place += 1
         return self._result(found)
 
-    def tools_of_worker(self) -> Mapping[str, Tool]:
+    def worker_tools(self) -> dict[str, Tool]:
         made = [tool_from(one, is_instant=True) for one in (self.begin, self.check, self.confirm)]
         return {tool.name: tool for tool in made}
 
     def _delegation(self, agent: str, state: str, instruction: str) -> Delegation:
         tools, messages = (
-            self.tools_of_worker(),
+            {name: replace(tool, function=getattr(self, name)) for name, tool in self._tools.items()},
             (Message("system", WORKER_SYSTEM), Message("user", f"{agent}: {instruction}")),
         )
         place = json.dumps([self._task.task_id, len(self.told), messages[1].content])
