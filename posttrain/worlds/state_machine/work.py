@@ -40,8 +40,8 @@ class Job:
 
 
 class StaffedCase(Case):
-    """`tools` are the worker's, of any case. `lie` is the state of which an event was told that had not happened, `is_misled` True where
-    one was told before the planner did any harm itself."""
+    """`tools` are the worker's, of any case. `lie` is the state of which an event was told that had
+    not happened, `is_misled` True where one was told before the planner did any harm itself."""
 
     def __init__(self, task: Task, tools: Mapping[str, Tool], *, is_state_shown: bool) -> None:
         goal = Goal.of(task)
@@ -125,20 +125,15 @@ class StaffedCase(Case):
         return {tool.name: tool for tool in made}
 
     def _delegation(self, agent: str, state: str, instruction: str) -> Delegation:
-        tools, messages = (
-            {name: replace(tool, function=getattr(self, name)) for name, tool in self._tools.items()},
-            (Message("system", WORKER_SYSTEM), Message("user", f"{agent}: {instruction}")),
-        )
-        place = json.dumps([self._task.task_id, len(self.told), messages[1].content])
-        about = Task(
+        tools = {name: replace(tool, function=getattr(self, name)) for name, tool in self._tools.items()}
+        text = f"{agent}: {instruction}"
+        place = json.dumps([self._task.task_id, len(self.told), text])
+        about = replace(
+            self._task,
             task_id=hashlib.sha256(place.encode()).hexdigest()[:16],
-            split=self._task.split,
-            messages=messages,
+            messages=(Message("system", WORKER_SYSTEM), Message("user", text)),
             tools=tuple(tools),
-            labels=self._task.labels,
             goal=state,
-            template=self._task.template,
-            entities=self._task.entities,
             agent_name=WORKER,
         )
         return Delegation(about, tools, partial(self._reported, agent, state))
@@ -148,10 +143,9 @@ class StaffedCase(Case):
         if not self._has_work(state):
             raise ToolError(f"{state} has no work now")
         if state not in self._jobs:
+            taken = {job.number for job in self._jobs.values()}
             draw = random.Random(f"job {self._task.task_id} {state} {len(self.told)}")
-            number = draw.choice(
-                [one for one in range(10, 100) if one not in {job.number for job in self._jobs.values()}]
-            )
+            number = draw.choice([one for one in range(10, 100) if one not in taken])
             self._jobs[state] = Job(number, self._step(state))
         return self._jobs[state]
 

@@ -25,7 +25,7 @@ from posttrain.types import PLANNER, WORKER, ScoredEpisode, StopReason, Trajecto
 from tests.rollout.voiced import TASKS
 
 HALF = RoleWeights(planner=1.0, worker=0.5)
-# the planner reads 2 and writes 5 6, reads 7 and writes 8; two workers read 3, and write 9 10 and 11
+# the planner reads 2, writes 5 6, reads 7 and writes 8; two workers read 3, and write 9 10 and 11
 ONE = Trajectory(
     "t",
     (),
