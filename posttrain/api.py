@@ -27,7 +27,7 @@ import numpy as np
 from posttrain.config.named_world import PARAMS, domain_of, knobs_for_world, reward_of
 from posttrain.config.params import Params
 from posttrain.data.preferences import Pair
-from posttrain.data.schemas import TrajectoryRow, tool_names, trajectory_row
+from posttrain.data.schemas import TrajectoryRow, conversations, tool_names, trajectory_row
 from posttrain.evals.significance import Verdict, difference
 from posttrain.evals.summary import EvaluatedTask, evaluate_policy, task_record
 from posttrain.models.base import write_base
@@ -40,6 +40,7 @@ from posttrain.report.table import evaluation_text, gain_sentence
 from posttrain.rewards.total import load_reward
 from posttrain.rollout.episode_sampler import Player, ScoredWorld, sample_groups
 from posttrain.rollout.episodes import demonstrate as demonstrated
+from posttrain.rollout.memory import window_rows
 from posttrain.rollout.offers import with_offers
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.threads import choose_num_threads, limit_threads
@@ -148,6 +149,7 @@ def sft(
     rows = [row for row in demonstrations if row.split != "dev"]
     with _training("train_sft", to, world) as (run, progress):
         codec, network = _trainable(world, section, rows, run.folder / "base", progress)
+        rows, dev = ([one for row in own for one in window_rows(row, params.agent.memory)] for own in (rows, dev))
         fine_tune(network, codec, rows, dev, params=params.train_sft, seed=params.seed, run=run)
         return _saved(network, codec, run, Path(to))
 
@@ -358,7 +360,7 @@ def _trainable(
     params = world.params
     write_base(
         base,
-        [row.trajectory.messages for row in rows],
+        conversations(rows),
         tool_names(rows),
         params=section,
         warmup=params.prepare_model,

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 JsonValue: TypeAlias = "str | int | float | bool | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
 Role = Literal["system", "user", "assistant", "tool"]
+PLANNER, WORKER = ROLES = ("planner", "worker")  # of two policies in one episode; the only one of others is the first
 Split = Literal["sft", "rl", "dev", "test", "test_paraphrase", "dev_paraphrase", "test_noisy"]
 
 SPLITS: tuple[Split, ...] = ("sft", "rl", "dev", "test", "test_paraphrase")  # every world's; the others are of some
@@ -130,7 +131,8 @@ class Task:
     (`{"kind": "tool_selection", "language": "zh"}`): results are broken down, rows weighted and
     resampled by those that params.yaml names. `goal` is JSON text, in a form of the world's own.
     `template` names the phrasing, empty where the world has none. `entities` are the world's ids of
-    its subjects: two splits that share one leak.
+    its subjects: two splits that share one leak. `agent_name` is the agent loop; of what was
+    delegated it is `worker`.
     """
 
     task_id: str
@@ -220,6 +222,17 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
+class Delegated:
+    """A worker's conversation within an episode. `tools` are the schemas that it was offered;
+    `stop_reason` is `time_limit` where it was cut off. Its tokens are windows of the episode."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Mapping[str, Any], ...]
+    stop_reason: StopReason
+    turns: tuple[Turn, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Trajectory:
     """The frozen record of one episode: the whole conversation, opening messages included.
 
@@ -229,6 +242,7 @@ class Trajectory:
     episode was aborted, or came from elsewhere. `scores` and `reward` are by params.yaml, absent
     until scored. `window_starts` are the indices of the tokens at which the agent read the
     conversation anew with older turns left out (`agent.memory`): no token looks back over one.
+    What was `delegated` has further windows at the end; `window_roles` says then who wrote in each.
     `policy_version` is the first turn's; `turns` has each one's. `failure` says what
     happened where `stop_reason` is one of ABORTED. `num_forks` counts how often the agent's own
     program went on from another conversation than it had been given; all else is of the last one.
@@ -246,6 +260,8 @@ class Trajectory:
     reward: float | None = None
     turns: tuple[Turn, ...] = ()
     window_starts: tuple[int, ...] = ()
+    window_roles: tuple[str, ...] = ()
+    delegated: tuple[Delegated, ...] = ()
     num_forks: int = 0
     failure: str = ""
     outcome: Outcome | None = None
@@ -255,6 +271,17 @@ class Trajectory:
         """The places of each context window's tokens; one of all of them where nothing was left
         out."""
         return list(starmap(slice, pairwise([0, *self.window_starts, len(self.token_ids)])))
+
+    @property
+    def roles(self) -> Sequence[str]:
+        """The role of each window."""
+        return self.window_roles or (PLANNER,) * (1 + len(self.window_starts))
+
+    @property
+    def num_own_tokens(self) -> int:
+        """The number of the tokens before those of what was delegated."""
+        windows = zip(self.roles, self.windows, strict=True)
+        return sum(part.stop - part.start for role, part in windows if role == PLANNER)
 
     @property
     def turn_messages(self) -> list[Message | None]:

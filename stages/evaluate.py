@@ -13,6 +13,7 @@ from posttrain.config.params import Params
 from posttrain.data.files import write_json, write_jsonl
 from posttrain.data.schemas import read_tasks
 from posttrain.evals.params import ExpertTeacher, OpenAiTeacher
+from posttrain.evals.roles import role_summary
 from posttrain.evals.summary import evaluate_policy, task_record
 from posttrain.models.loading import load_codec, load_model
 from posttrain.provenance.costs import processor_kind
@@ -28,7 +29,7 @@ from posttrain.traces.writer import open_traces
 from posttrain.tracking.wandb_tables import shown_evaluation
 from posttrain.types import Split, Task, Trajectory
 from posttrain.worlds.catalog import cost_names, require_expert
-from posttrain.worlds.protocol import GoalDomain
+from posttrain.worlds.protocol import GoalDomain, StaffedDomain
 
 TASKS = Path("data/raw/tasks.parquet")
 REPORTS = Path("reports/evaluate")
@@ -61,6 +62,9 @@ def evaluate(run: StageRun) -> None:
         if isinstance(world.domain, OfferingDomain) and run.item != "teacher":
             codec, played = load_codec(Path("data/models") / run.item), [one.greedy for one in evaluated]
             summary["tools"] = tokens_of_tools(codec, world.domain, tasks, played)
+        if isinstance(world.domain, StaffedDomain):
+            own = [one.greedy for one in evaluated if one.task.split == "test" and not one.greedy.is_aborted]
+            summary["roles"] = role_summary(own, world.domain.worker_failures)
         if changed := ChatParameters(run.checkpoint_dir / REFUSED).changed:
             summary["endpoint_parameters"] = changed
         records = [task_record(one, wanted=wanted) for one in evaluated if not one.greedy.is_aborted]

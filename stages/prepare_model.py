@@ -3,7 +3,7 @@ own, warmed up on copying, or a pretrained one by name."""
 
 from pathlib import Path
 
-from posttrain.data.schemas import read_trajectories, tool_names
+from posttrain.data.schemas import conversations, read_trajectories, tool_names
 from posttrain.models.base import write_base
 from posttrain.models.params import ScratchModel
 from posttrain.provenance.runner import StageRun, run_stage
@@ -16,7 +16,7 @@ def prepare_model(run: StageRun) -> None:
     rows = read_trajectories(DEMONSTRATIONS) if isinstance(params.model, ScratchModel) else []
     write_base(
         Path("data/models/base"),
-        [row.trajectory.messages for row in rows],
+        conversations(rows),
         tool_names(rows),
         params=params.model,
         warmup=params.prepare_model,

@@ -12,6 +12,7 @@ from posttrain.runtime.exits import ConfigurationError, DataError
 
 if TYPE_CHECKING:
     from posttrain.world_check.check import Checked
+    from posttrain.worlds.protocol import Domain
 
 
 def add_check_world(commands: Commands) -> None:
@@ -19,12 +20,14 @@ def add_check_world(commands: Commands) -> None:
     command.add_argument("name", help="type of the world, or your own as module:name")
     command.add_argument("--params", type=Path, help="file with the world's section and the reward (params.yaml)")
     command.add_argument("--num-tasks", type=int, default=20, help="tasks of each split to check (20)")
+    command.add_argument("--worker", action="store_true", help="sub-agents are a policy, too (agent.worker)")
     command.add_argument("--json", dest="as_json", action="store_true", help="one JSON object instead of a page")
 
 
-def check_world(name: str, params: Path | None, num_tasks: int, as_json: bool) -> None:
+def check_world(name: str, params: Path | None, num_tasks: int, worker: bool, as_json: bool) -> None:
     """Check that a world keeps the contract of posttrain/worlds/protocol.py: play its tasks, call
     every tool, and print for each rule whether it holds. Exits with 65 where one is broken."""
+    from posttrain.rollout.offers import staffed
     from posttrain.world_check.check import check_world as check
     from posttrain.world_check.tasks import counts_of
     from posttrain.worlds.catalog import splits_of
@@ -33,9 +36,13 @@ def check_world(name: str, params: Path | None, num_tasks: int, as_json: bool) -
         raise ConfigurationError(f"--num-tasks is {num_tasks}; a task of each split must be played: give 1 or more")
     settings = read_settings(params)
     section = section_of(name, settings)
-    domain = domain_of(section)
+
+    def make() -> "Domain":
+        return staffed(domain_of(section)) if worker else domain_of(section)
+
+    domain, elsewhere = make(), None if worker else section  # another process makes the world of its section alone
     rule, whose = reward_of(domain, settings, (params or PARAMS).name)
-    checked = check(lambda: domain_of(section), counts_of(section, num_tasks, splits_of(domain)), rule, section=section)
+    checked = check(make, counts_of(section, num_tasks, splits_of(domain)), rule, section=elsewhere)
     broken = [finding for finding in checked.findings if finding.state == "FAILED"]
     record = {**asdict(checked), "reward": whose, "is_kept": not broken}
     print(json.dumps(record, indent=2, ensure_ascii=False) if as_json else page(checked, whose))

@@ -35,8 +35,12 @@ from posttrain.train.params import (
     TrainRewardModelParams,
     TrainSftParams,
 )
-from posttrain.train.policy_params import PairParams, TrainPolicyParams
+from posttrain.train.policy_params import PairParams, Phase, TrainPolicyParams
+from posttrain.train.rejection_sampling.params import RejectionSamplingParams
+from posttrain.train.roles import RoleWeights
 from posttrain.worlds.catalog import World
+
+_CREDITS_OF_ROLES = ("episode", "scores")  # which give a number for all of an episode's tokens
 
 
 class ParamsError(ConfigurationError):
@@ -127,6 +131,7 @@ def _contradictions(params: Params) -> Iterator[Problem]:
     """Contradictions between sections; each section refuses its own."""
     world, preferences = params.world, params.sample_preferences
     has_memory = params.agent.memory.type != "none"
+    windowed = "agent.memory" if has_memory else "agent.worker" if params.agent.worker else ""
 
     if preferences.num_tasks > world.num_rl_tasks:
         reason = f"world.num_rl_tasks is only {world.num_rl_tasks}, and preferences are sampled on the rl split"
@@ -135,8 +140,9 @@ def _contradictions(params: Params) -> Iterator[Problem]:
         )
     for section, algorithm in params.train_policy.online.items():
         yield from _online_contradictions(params, f"train_policy.{section}", algorithm)
-    if has_memory:
-        yield from _memory_contradictions(params.train_policy)
+    if windowed:
+        yield from _window_contradictions(params.train_policy, windowed)
+    yield from _role_contradictions(params)
     if params.validate_data.max_tokens > (context := params.agent.max_context_tokens) and not has_memory:
         reason = f"agent.max_context_tokens is {context}: no episode could hold such demonstrations"
         remedy = "Lower it or raise agent.max_context_tokens"
@@ -154,20 +160,46 @@ def _contradictions(params: Params) -> Iterator[Problem]:
         yield _contradiction("agent.max_new_tokens", params.agent.max_new_tokens, reason, f"Raise it to {needed}")
 
 
-def _memory_contradictions(params: TrainPolicyParams) -> Iterator[Problem]:
-    """The choices that take an episode for one row, which with a memory is one for each window."""
-    remedy = "Set agent.memory.type to none, or choose another"
+def _window_contradictions(params: TrainPolicyParams, knob: str) -> Iterator[Problem]:
+    """The choices that take an episode for one row, where `knob` makes one for each window."""
+    remedy = f"Set {'agent.memory.type to none' if knob == 'agent.memory' else f'{knob} to null'}, or choose another"
     for section, phase in params.phases.items():
         needs: list[str] = [phase.type] if isinstance(phase, PairParams) else []
         if isinstance(phase, OnlineParams):
             needs += [phase.credit.type] if phase.credit.type in ("gae", "process_model") else []
             needs += [phase.join.type] if phase.join.type != "none" else []
         for name in needs:
-            reason = "agent.memory cuts an episode into context windows, and this takes it as one row"
+            reason = f"{knob} cuts an episode into context windows, and this takes it as one row"
             yield Problem(f"train_policy.{section}", "contradiction", reason, remedy, name)
     if params.reward_model_weight:
-        reason = "agent.memory cuts an episode into context windows, and a reward model reads it as one row"
+        reason = f"{knob} cuts an episode into context windows, and a reward model reads it as one row"
         yield _contradiction("train_policy.reward_model_weight", params.reward_model_weight, reason, "Set it to 0")
+
+
+def _role_contradictions(params: Params) -> Iterator[Problem]:
+    """Choices that make no sense for one policy, or for two in one episode."""
+    worker, policy = params.agent.worker, params.train_policy
+    for role, weight in policy.role_weights.of_roles.items():
+        key = f"train_policy.role_weights.{role}"
+        if worker is None and weight != 1:
+            yield _contradiction(key, weight, "agent.worker is null, and there is one policy", "Set it to 1.0")
+        elif worker is not None and weight and role in worker.others:
+            reason = f"agent.worker.{role} is of type {worker.others[role].type}, and other weights are frozen"
+            yield _contradiction(key, weight, reason, "Set it to 0.0")
+    for section, phase in policy.phases.items() if worker is not None else ():
+        for name, reason, remedy in _unfit_for_roles(phase, policy.role_weights):
+            yield Problem(f"train_policy.{section}", "contradiction", reason, remedy, name)
+
+
+def _unfit_for_roles(phase: Phase, weights: RoleWeights) -> Iterator[tuple[str, str, str]]:
+    """What a phase cannot do with two policies, the reason, and the remedy."""
+    one = "it follows one conversation, and with agent.worker an episode has several"
+    if isinstance(phase, OnlineParams) and phase.credit.type not in _CREDITS_OF_ROLES:
+        yield f"credit.type {phase.credit.type}", one, f"Take one of {', '.join(_CREDITS_OF_ROLES)}"
+    if not isinstance(phase, PairParams) and phase.retry.type == "reflection":
+        yield "retry.type reflection", one, "Take retry none"
+    if isinstance(phase, RejectionSamplingParams) and {*weights.of_roles.values()} - {0.0, 1.0}:
+        yield phase.type, "its rows have no advantage, of which role_weights could be shares", "Set these to 0 or 1"
 
 
 def _online_contradictions(params: Params, section: str, algorithm: OnlineParams) -> Iterator[Problem]:

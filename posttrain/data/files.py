@@ -28,6 +28,7 @@ _GROUP_ROWS, _GROUP_BYTES = 65536, 128 * 2**20  # of a Parquet row group
 _STEP_ROWS = 512  # read at once, so a batch exceeds its limit by at most as many
 _READ_BYTES = 2**20  # of a compressed column at once; PyArrow would otherwise hold a whole row group
 
+_LATER = frozenset({"window_starts", "window_roles", "delegated"})  # null where an older version wrote the file
 _REMEDY = "make it again (`dvc repro`) or fetch it again from where it came"
 
 
@@ -66,14 +67,19 @@ class ParquetBatches:
 
     def _read(self, wanted: list[str]) -> Iterator[pa.Table]:
         with _reading(self.path), pq.ParquetFile(self.path, buffer_size=_READ_BYTES) as file:
-            if missing := [name for name in wanted if name not in file.schema_arrow.names]:
+            lacking = [name for name in wanted if name not in file.schema_arrow.names]
+            if missing := [name for name in lacking if name not in _LATER]:
                 raise DataError(f"{self.path} has no column {', '.join(missing)}: {_REMEDY}")
             # group by group: rows of two groups in one step could be more than a text column holds
             for group in range(file.num_row_groups):
-                steps = file.iter_batches(min(_STEP_ROWS, self.max_rows), row_groups=[group], columns=wanted)
+                found = [name for name in wanted if name not in lacking]
+                steps = file.iter_batches(min(_STEP_ROWS, self.max_rows), row_groups=[group], columns=found)
                 for batch in steps:
                     table = pa.Table.from_batches([batch])
                     table.validate(full=True)  # UTF-8 and offsets too, which PyArrow does not check by itself
+                    for name in lacking:
+                        nulls = pa.nulls(len(table), self.schema.field(name).type)
+                        table = table.append_column(name, nulls)
                     yield table.select(wanted).cast(pa.schema([self.schema.field(name) for name in wanted]))
 
 

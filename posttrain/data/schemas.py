@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from posttrain.data.files import ParquetBatches, reading_rows, write_batches
-from posttrain.types import Message, Outcome, Split, StopReason, Task, ToolRun, Trajectory, Turn
+from posttrain.types import Delegated, Message, Outcome, Split, StopReason, Task, ToolRun, Trajectory, Turn
 from posttrain.worlds.tools import Tool
 
 # An Arrow text column holds 2 GiB, and a character has at most 4 bytes
@@ -49,12 +49,15 @@ _OUTCOME = pa.struct(
         *(("turn_scores", pa.list_(pa.float64())), ("failure", _TEXT), ("feedback", _TEXT)),
     ]
 )
+_DELEGATED = pa.struct(
+    [("messages", pa.list_(_MESSAGE)), ("tools", _TEXT), ("stop_reason", _TEXT), ("turns", pa.list_(_TURN))]
+)
 TRAJECTORY_COLUMNS = [
     *(("task_id", _TEXT), ("messages", pa.list_(_MESSAGE)), ("stop_reason", _TEXT)),
     *(("seed", pa.int64()), ("policy_version", pa.int64())),
     *(("token_ids", pa.list_(pa.int32())), ("mask", pa.list_(pa.int8())), ("logprobs", pa.list_(pa.float32()))),
     *(("scores", _SCORES), ("reward", pa.float64()), ("turns", pa.list_(_TURN)), ("num_forks", pa.int32())),
-    ("window_starts", pa.list_(pa.int32())),
+    *(("window_starts", pa.list_(pa.int32())), ("window_roles", pa.list_(_TEXT)), ("delegated", pa.list_(_DELEGATED))),
     *(("failure", _TEXT), ("outcome", _OUTCOME)),
 ]
 _ABOUT = [("labels", _TEXT), ("split", _TEXT), ("template", _TEXT), ("entities", pa.list_(_TEXT))]
@@ -113,8 +116,18 @@ def trajectory_row(trajectory: Trajectory, task: Task, domain_tools: Mapping[str
 
 
 def tool_names(rows: Iterable[TrajectoryRow]) -> set[str]:
-    """Names of all tools that were offered in these rows."""
-    return {tool["function"]["name"] for row in rows for tool in row.tools}
+    """Names of all tools that were offered in these rows, to workers too."""
+    offers = (tools for row in rows for tools in (row.tools, *(one.tools for one in row.trajectory.delegated)))
+    return {tool["function"]["name"] for tools in offers for tool in tools}
+
+
+def conversations(rows: Iterable[TrajectoryRow]) -> list[tuple[Message, ...]]:
+    """The messages of each row, and of its workers behind it."""
+    return [
+        messages
+        for row in rows
+        for messages in (row.trajectory.messages, *(one.messages for one in row.trajectory.delegated))
+    ]
 
 
 def untrained_messages(trajectory: Trajectory) -> frozenset[int]:
@@ -177,6 +190,8 @@ def trajectory_columns(trajectory: Trajectory) -> dict[str, Any]:
         "scores": sorted(trajectory.scores.items()),  # pairs: what Arrow makes of a map
         "turns": [_turn_columns(turn) for turn in trajectory.turns],
         "window_starts": list(trajectory.window_starts),
+        "window_roles": list(trajectory.window_roles),
+        "delegated": [delegated_columns(one) for one in trajectory.delegated],
         "outcome": None if trajectory.outcome is None else outcome_columns(trajectory.outcome),
     }
 
@@ -193,8 +208,30 @@ def trajectory_from_columns(columns: Mapping[str, Any]) -> Trajectory:
         logprobs=tuple(columns["logprobs"]),
         scores=dict(columns["scores"]),
         turns=tuple(map(_turn_from_columns, columns["turns"])),
-        window_starts=tuple(columns.get("window_starts") or ()),  # none in what an older version wrote
+        # none of the three in what an older version wrote
+        window_starts=tuple(columns.get("window_starts") or ()),
+        window_roles=tuple(columns.get("window_roles") or ()),
+        delegated=tuple(map(_delegated_from_columns, columns.get("delegated") or ())),
         outcome=None if outcome is None else outcome_from_columns(outcome),
+    )
+
+
+def delegated_columns(one: Delegated) -> dict[str, Any]:
+    """A worker's conversation as plain JSON values, the schemas of its tools as JSON text."""
+    return {
+        "messages": message_columns(one.messages),
+        "tools": _schemas_text(one.tools),
+        "stop_reason": str(one.stop_reason),
+        "turns": [_turn_columns(turn) for turn in one.turns],
+    }
+
+
+def _delegated_from_columns(columns: Mapping[str, Any]) -> Delegated:
+    return Delegated(
+        messages_from_columns(columns["messages"]),
+        _schemas_from_text(columns["tools"]),
+        StopReason(columns["stop_reason"]),
+        tuple(map(_turn_from_columns, columns["turns"])),
     )
 
 
@@ -299,8 +336,7 @@ def _row_columns(row: TrajectoryRow) -> dict[str, Any]:
         **_own_fields(row, "trajectory_id", "split", "template", "reasoning"),
         "labels": labels_text(row.labels),
         "entities": list(row.entities),
-        # Unsorted: the order of parameters is prompt text.
-        "tools": json.dumps(row.tools, ensure_ascii=False, separators=(",", ":")),
+        "tools": _schemas_text(row.tools),
         **trajectory_columns(row.trajectory),
     }
 
@@ -314,6 +350,11 @@ def _row_from_columns(columns: Mapping[str, Any]) -> TrajectoryRow:
         tuple(columns["entities"]),
         _schemas_from_text(columns["tools"]),
     )
+
+
+def _schemas_text(tools: Sequence[Mapping[str, Any]]) -> str:
+    """Unsorted: the order of parameters is prompt text."""
+    return json.dumps(tools, ensure_ascii=False, separators=(",", ":"))
 
 
 @functools.lru_cache(maxsize=4096)

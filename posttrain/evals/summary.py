@@ -69,7 +69,7 @@ def evaluated_tasks(
 def task_record(evaluated: EvaluatedTask, *, wanted: Callable[[Task], str] | None = None) -> dict[str, Any]:
     """One line of `<policy>.tasks.jsonl`, of a greedy episode that was not aborted. `cell` has the
     labels; `failure` is null for a success; `wanted` is the goal in the world's words for a reader,
-    or as its JSON text."""
+    or as its JSON text. `delegated` has the conversations of workers, where there are any."""
     task, greedy = evaluated.task, evaluated.greedy
     assert greedy.outcome is not None, "an aborted episode has no line"
     return {
@@ -84,8 +84,9 @@ def task_record(evaluated: EvaluatedTask, *, wanted: Callable[[Task], str] | Non
         "turns": len(agent_messages(greedy)),
         "stop_reason": str(greedy.stop_reason),
         "failure": greedy.outcome.failure or None,
-        "transcript": [_brief(message) for message in greedy.messages if message.role != "system"],
+        "transcript": _transcript(greedy.messages),
         "wanted": wanted(task) if wanted else task.goal,
+        **({"delegated": [_transcript(one.messages) for one in greedy.delegated]} if greedy.delegated else {}),
     }
 
 
@@ -209,6 +210,10 @@ def _success(evaluated: Sequence[EvaluatedTask]) -> dict[str, float]:
             f"{prefix}ci_high": _round(high),
         }
     return {**figures, "num_tasks": num}
+
+
+def _transcript(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    return [_brief(message) for message in messages if message.role != "system"]
 
 
 def _brief(message: Message) -> dict[str, Any]:

@@ -344,4 +344,4 @@ def _scores(model: Any, count: int, width: int, *, with_entropies: bool = False)
 def _whole_rows(count: int, width: int) -> Batch:
     input_ids, labels = _rows(count, width)
     numbers, places = torch.zeros(count, width - 1), torch.arange(count)
-    return Batch(input_ids, labels, numbers, numbers, places, places > count, places, places)
+    return Batch(input_ids, labels, numbers, numbers, places, places > count, places, places, places)

@@ -17,9 +17,13 @@ from posttrain.models.params import PretrainedModel
 from posttrain.provenance.environment import TREE_ROOT
 from posttrain.provenance.fingerprint import StageInputs
 from posttrain.provenance.import_graph import all_imports, is_empty, module_file
+from posttrain.rollout.params import FolderWeights
 from posttrain.train.params import SampledPairs
 
 SOURCE_KNOB, FEEDBACK_KNOB = "generate_data.source.path", "sample_preferences.source.path"
+
+
+_PLAYING = ("sample_preferences", "train_policy", "evaluate")  # with a model, and whoever agent.worker names
 
 
 def tree_root() -> Path:
@@ -74,6 +78,10 @@ def _named(params: Params) -> Iterator[_NamedFiles]:
     if is_asked and params.train_retriever.method != "words" and (root / encoder).is_dir() and encoder[0] != "/":
         knob = f"train_retriever.encoder: {encoder}"
         yield _NamedFiles(knob, (encoder,), lambda stage, _: stage == "train_retriever", is_large=True)
+    for role, player in params.agent.worker.others.items() if params.agent.worker else ():
+        if isinstance(player, FolderWeights) and not Path(player.path).is_absolute():
+            knob = f"agent.worker.{role}.path: {player.path}"
+            yield _NamedFiles(knob, (player.path,), lambda stage, _: stage.partition("@")[0] in _PLAYING, is_large=True)
     world = params.world.type
     yield _NamedFiles(f"world.type: {world}", _own_files(root, world), lambda _, inputs: "world" in inputs.params)
     if (judge := params.reward.judge) and judge.rubric:

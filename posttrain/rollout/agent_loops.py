@@ -17,6 +17,7 @@ import inspect
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from posttrain.rollout.episode import Episode
@@ -25,11 +26,14 @@ from posttrain.rollout.policy import Policy
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.import_by_name import load_named
 from posttrain.runtime.limits import clip, reason
-from posttrain.types import Message, StopReason, ToolCall, ToolOutcome, ToolRun
+from posttrain.types import JsonValue, Message, StopReason, ToolCall, ToolOutcome, ToolRun
+from posttrain.worlds.made_calls import report_of
+from posttrain.worlds.protocol import Delegation
 from posttrain.worlds.tools import Tool, ToolError, error_text, result_text
 
 T = TypeVar("T")
 AgentLoop = Callable[[Episode, Policy], Awaitable[StopReason]]
+Work = Callable[[Delegation], Awaitable[JsonValue]]  # has it done, and gives the result
 
 
 class AgentFailed(Exception):
@@ -38,12 +42,14 @@ class AgentFailed(Exception):
 
 async def tools(episode: Episode, policy: Policy) -> StopReason:
     """ReAct (arXiv 2210.03629): a message with calls is answered by their results, one without by
-    the user; no answer is the end. Calls of the last turn are answered too: records are paired."""
+    the user; no answer is the end. Calls of the last turn are answered too: records are paired.
+    Work that a tool delegates is done by the same loop in a conversation of its own."""
+    work = partial(_work, episode, policy)
     for _ in range(episode.limits.max_turns):
         reply = await policy.reply(episode)
         message = episode.add_reply(reply)
         if message is not None and message.tool_calls:
-            results = await run_calls(message.tool_calls, episode.tools, episode.limits)
+            results = await run_calls(message.tool_calls, episode.tools, episode.limits, work)
             episode.add_results(results)
             if any(run.outcome == "ok" and episode.tools[run.name].ends_episode for _, run in results):
                 return StopReason.STOP_TOOL
@@ -57,6 +63,15 @@ async def tools(episode: Episode, policy: Policy) -> StopReason:
         if reply.stop is not None:
             return reply.stop
     return StopReason.TURN_LIMIT
+
+
+async def _work(episode: Episode, policy: Policy, given: Delegation) -> JsonValue:
+    own = episode.delegate(given)
+    try:
+        own.stop = await tools(own, policy)
+    finally:
+        policy.release(own)
+    return given.report(report_of(own.messages))
 
 
 def load_agent_loop(name: str) -> AgentLoop:
@@ -74,13 +89,14 @@ class ToolFailed(Exception):
 
 
 async def run_calls(
-    calls: Sequence[ToolCall], tools: Mapping[str, Tool], limits: AgentParams
+    calls: Sequence[ToolCall], tools: Mapping[str, Tool], limits: AgentParams, work: Work | None = None
 ) -> list[tuple[str, ToolRun]]:
-    """Text for the agent and how the call ended, for each call in order. Raises ToolFailed."""
+    """Text for the agent and how the call ended, for each call in order. Raises ToolFailed, also
+    where a tool delegates and there is no `work` to have it done."""
     if all(call.name not in tools or tools[call.name].is_instant for call in calls):
-        return [await _run(call, tools, limits) for call in calls]
+        return [await _run(call, tools, limits, work) for call in calls]
     # A call that fails for good cancels the others: the episode is aborted.
-    running = [asyncio.create_task(_run(call, tools, limits)) for call in calls]
+    running = [asyncio.create_task(_run(call, tools, limits, work)) for call in calls]
     try:
         return await asyncio.gather(*running)
     finally:
@@ -109,10 +125,13 @@ async def in_thread(function: Callable[[], T]) -> T:
     return await future
 
 
-async def _run(call: ToolCall, tools: Mapping[str, Tool], limits: AgentParams) -> tuple[str, ToolRun]:
+async def _run(
+    call: ToolCall, tools: Mapping[str, Tool], limits: AgentParams, work: Work | None
+) -> tuple[str, ToolRun]:
     start = time.perf_counter()
     tool = tools.get(call.name)
     num_attempts = 1
+    content: str | Delegation
     outcome: ToolOutcome
     while True:
         try:
@@ -139,13 +158,20 @@ async def _run(call: ToolCall, tools: Mapping[str, Tool], limits: AgentParams) -
             raise ToolFailed(
                 f"{call.name}({clip(call.arguments, 200)}) raised {type(error).__name__}: {reason(error)}"
             ) from error
+        if isinstance(content, Delegation):
+            if work is None:
+                raise ToolFailed(
+                    f"{call.name} delegates, which the agent loop tools alone can do: set agent.worker null"
+                )
+            content = result_text(await work(content))
         run = ToolRun(call.id, call.name, outcome, num_attempts, time.perf_counter() - start)
         return clip(content, limits.max_result_chars), run
 
 
-async def _result(tool: Tool, arguments: str, timeout_s: float) -> str:
+async def _result(tool: Tool, arguments: str, timeout_s: float) -> str | Delegation:
     if tool.is_instant:
-        return tool.call(arguments)
+        result = tool.function(**tool.parse(arguments))
+        return result if isinstance(result, Delegation) else result_text(result)
     given = tool.parse(arguments)
     async with asyncio.timeout(timeout_s):
         if inspect.iscoroutinefunction(tool.function):

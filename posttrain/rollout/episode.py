@@ -1,6 +1,7 @@
 """An episode in progress: conversation, tokens, world and tools, and its frozen record at the
 end."""
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import isawaitable
@@ -10,9 +11,21 @@ from posttrain.rollout.conversation import Conversation, bounded, is_same
 from posttrain.rollout.memory import Window, shown_in, windows_of
 from posttrain.rollout.params import AgentParams
 from posttrain.runtime.limits import MAX_REPLY_CHARS, clip
-from posttrain.types import BadNumber, Message, StopReason, Task, ToolRun, Trajectory, Turn
+from posttrain.types import (
+    PLANNER,
+    WORKER,
+    BadNumber,
+    Delegated,
+    Message,
+    Outcome,
+    StopReason,
+    Task,
+    ToolRun,
+    Trajectory,
+    Turn,
+)
 from posttrain.worlds.grading import completed
-from posttrain.worlds.protocol import EndingWorld, OpeningWorld, World, WorldFailed
+from posttrain.worlds.protocol import Delegation, EndingWorld, OpeningWorld, World, WorldFailed
 from posttrain.worlds.tools import Tool
 
 
@@ -31,10 +44,27 @@ class Reply:
     latency_s: float = 0.0
 
 
+class Workplace:
+    """The world of what was delegated: tools, and a message without a call is the end."""
+
+    def __init__(self, tools: Mapping[str, Tool]) -> None:
+        self._tools = tools
+
+    def tools(self) -> Mapping[str, Tool]:
+        return self._tools
+
+    def user_reply(self, message: Message) -> str | None:
+        del message
+
+    def grade(self, trajectory: Trajectory) -> Outcome:
+        raise WorldFailed(f"{trajectory.task_id} was delegated, and is graded with the whole episode")
+
+
 @dataclass(slots=True)
 class Episode:
     """One attempt at a task. `now` is the conversation that will be recorded; `num_forks` counts
-    how often its program went on from another one than it had been given."""
+    how often its program went on from another one than it had been given. What a tool delegates is
+    an episode of its own with a `parent`, the `number` (from 0) among them; `stop` ended it."""
 
     episode_id: str
     task: Task
@@ -46,6 +76,10 @@ class Episode:
     num_replies: int = 0
     num_forks: int = 0
     on_first_reply: Callable[[], None] = lambda: None
+    parent: "Episode | None" = None
+    number: int = 0
+    stop: StopReason = StopReason.TIME_LIMIT
+    _delegated: list["Episode"] = field(default_factory=list)
     _left: list[Conversation] = field(default_factory=list)  # conversations that the program may come back to
 
     def __post_init__(self) -> None:
@@ -59,6 +93,23 @@ class Episode:
     @property
     def turns(self) -> list[Turn]:
         return self.now.turns
+
+    @property
+    def role(self) -> str:
+        return PLANNER if self.parent is None else WORKER
+
+    def delegate(self, given: Delegation) -> "Episode":
+        """An episode of what a tool delegated, under a seed of its own; its record is part of this
+        one's."""
+        number, limits = len(self._delegated), self.limits
+        name = f"{WORKER}-{number + 1}"
+        if limits.worker is not None:
+            limits = limits.model_copy(update={"max_turns": limits.worker.max_turns})
+        seed = int.from_bytes(hashlib.sha256(f"{self.seed} {name}".encode()).digest()[:4], "big")
+        place, world = {"parent": self, "number": number}, Workplace(given.tools)
+        own = Episode(f"{self.episode_id}/{name}", given.task, world, seed, limits, **place)
+        self._delegated.append(own)
+        return own
 
     def read(self) -> Conversation:
         """The conversation as the agent reads it now: `now`, or its last window (memory.py)."""
@@ -189,6 +240,9 @@ class Episode:
 
     def trajectory(self, stop: StopReason, failure: str = "") -> Trajectory:
         """The frozen record. Every call has a result: the reason of the end for an open one."""
+        return _joined(self._own_trajectory(stop, failure), self._delegated)
+
+    def _own_trajectory(self, stop: StopReason, failure: str = "") -> Trajectory:
         now = self.now
         answered = {message.tool_call_id for message in now.messages}
         open_calls = [call for message in now.messages for call in message.tool_calls if call.id not in answered]
@@ -211,3 +265,32 @@ class Episode:
             num_forks=self.num_forks,
             failure=failure,
         )
+
+
+def _joined(own: Trajectory, delegated: Sequence[Episode]) -> Trajectory:
+    """The record with what was delegated. Its tokens, where there are any, are further windows: of
+    7 and 5 tokens, the latter in windows of 3 and 2, the windows start at 7 and 10."""
+    if not delegated:
+        return own
+    parts = [one.trajectory(one.stop) for one in delegated]
+    records = [
+        Delegated(part.messages, tuple(one.now.schemas), part.stop_reason, part.turns)
+        for one, part in zip(delegated, parts, strict=True)
+    ]
+    starts, roles = list(own.window_starts), list(own.roles)
+    token_ids, mask, logprobs = list(own.token_ids), list(own.mask), list(own.logprobs)
+    for part in (one for one in parts if one.token_ids):
+        starts += [len(token_ids) + start for start in (0, *part.window_starts)]
+        roles += [WORKER] * len(part.windows)
+        token_ids += part.token_ids
+        mask += part.mask
+        logprobs += part.logprobs
+    return replace(
+        own,
+        token_ids=tuple(token_ids),
+        mask=tuple(mask),
+        logprobs=tuple(logprobs),
+        window_starts=tuple(starts),
+        window_roles=tuple(roles) if WORKER in roles else (),
+        delegated=tuple(records),
+    )

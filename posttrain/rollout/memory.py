@@ -56,8 +56,24 @@ def shown_in(messages: Sequence[Message], turns: Sequence[int], window: Window, 
 
 
 def window_rows(row: TrajectoryRow, memory: Memory) -> list[TrajectoryRow]:
-    """A row for each window of a recorded episode without tokens. The turns that it keeps from
-    before are of no turn of its own, so they are not trained on."""
+    """A row for each window of a recorded episode without tokens, those of its workers behind the
+    agent's. The turns that it keeps from before are of no turn of its own, so they are not trained
+    on."""
+    return [*_own_rows(row, memory), *worker_rows(row, memory)]
+
+
+def worker_rows(row: TrajectoryRow, memory: Memory) -> list[TrajectoryRow]:
+    """Those of its workers alone, which have tools of their own."""
+    return [
+        own
+        for one in row.trajectory.delegated
+        if any(message.role == "assistant" for message in one.messages)
+        for told in [replace(row.trajectory, messages=one.messages, turns=one.turns, delegated=())]
+        for own in _own_rows(replace(row, trajectory=told, tools=one.tools), memory)
+    ]
+
+
+def _own_rows(row: TrajectoryRow, memory: Memory) -> list[TrajectoryRow]:
     messages = row.trajectory.messages
     turns = [index for index, message in enumerate(messages) if message.role == "assistant"]
     windows = windows_of(max(len(turns) - 1, 0), memory)

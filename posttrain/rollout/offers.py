@@ -22,18 +22,21 @@ from posttrain.rollout.episode import Episode
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.params import AgentParams, OfferedTools, SearchedTools
 from posttrain.rollout.policy import Codec, expert_policy
+from posttrain.runtime.exits import ConfigurationError
 from posttrain.types import JsonValue, Message, Outcome, Split, Task, Trajectory
 from posttrain.worlds.catalog import make_domain
 from posttrain.worlds.made_calls import agent_messages, calls_made
 from posttrain.worlds.params import WorldParams
 from posttrain.worlds.protocol import (
     ClosableWorld,
+    DelegatingDomain,
     Domain,
     EndingWorld,
     Expert,
     ExpertDomain,
     OpeningWorld,
     RegeneratingDomain,
+    StaffedDomain,
     World,
 )
 from posttrain.worlds.scripts import call as one_call
@@ -47,14 +50,24 @@ _SEED = 0  # of a flawless expert that does not reason: nothing is drawn
 
 
 def open_domain(world: WorldParams, agent: AgentParams) -> Domain:
-    """The domain of a section, which offers tools as `agent.tools` says. Raises ConfigurationError
-    where there is no retriever yet."""
+    """The domain of a section, which offers tools as `agent.tools` says, and whose sub-agents are
+    as `agent.worker` says. Raises ConfigurationError where there is no retriever yet, or nobody to
+    delegate to."""
     return with_offers(make_domain(world), agent)
 
 
 def with_offers(domain: Domain, agent: AgentParams) -> Domain:
     """The same of a domain that was made already."""
+    if agent.worker is not None:
+        return staffed(domain)
     return domain if isinstance(agent.tools, OfferedTools) else OfferingDomain(domain, load_retriever(), agent)
+
+
+def staffed(domain: Domain) -> StaffedDomain:
+    """The domain whose sub-agents are a policy. Raises ConfigurationError where it has none."""
+    if isinstance(domain, DelegatingDomain):
+        return domain.with_worker()
+    raise ConfigurationError(f"agent.worker is set and the world {domain.name} delegates nothing: set it to null")
 
 
 def needed_tools(domain: ExpertDomain, tasks: Sequence[Task], limits: AgentParams) -> list[tuple[str, ...]]:

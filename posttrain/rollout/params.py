@@ -1,11 +1,13 @@
 """Knobs of the section `agent`: the limits of one episode, the tools that it offers, and the
 agent's memory."""
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
 from posttrain.runtime.knobs import SLIP, Count, Section, SmallCount
+from posttrain.types import PLANNER, ROLES, WORKER
 
 
 class NoMemory(Section):
@@ -64,8 +66,58 @@ class SearchedTools(Section):
     k: SmallCount
 
 
+class OwnWeights(Section):
+    """The model that is trained or evaluated."""
+
+    type: Literal["own"]
+
+
+class FolderWeights(Section):
+    """Another model, such as the policy of another run. It is frozen."""
+
+    example: ClassVar[str] = "{path: data/other_role/policy}"
+    type: Literal["folder"]
+    path: str
+
+
+class EndpointModel(Section):
+    """`model` of the endpoint that OPENAI_BASE_URL names. It is frozen."""
+
+    example: ClassVar[str] = "{model: gpt-4.1-mini}"
+    type: Literal["openai"]
+    model: str
+
+
+RolePlayer: TypeAlias = Annotated[OwnWeights | FolderWeights | EndpointModel, Field(discriminator="type")]
+
+
+class WorkerParams(Section):
+    """Sub-agents that are a policy. `max_turns`: its messages for one delegation; the other limits
+    are the agent's. `planner` and `worker`: whose weights write each role's messages."""
+
+    example: ClassVar[str] = "{max_turns: 8, planner: {type: own}, worker: {type: own}}"
+    max_turns: SmallCount
+    planner: RolePlayer
+    worker: RolePlayer
+
+    @property
+    def others(self) -> Mapping[str, FolderWeights | EndpointModel]:
+        """The roles that other weights play."""
+        players = {PLANNER: self.planner, WORKER: self.worker}
+        return {role: one for role, one in players.items() if not isinstance(one, OwnWeights)}
+
+    @model_validator(mode="after")
+    def _one_is_its_own(self) -> Self:
+        if len(self.others) == len(ROLES):
+            raise ValueError(
+                "planner and worker are played by other weights: there is no role left; make one of type own"
+            )
+        return self
+
+
 class AgentParams(Section):
-    """`tools` is as it was before there was the choice, where a record of an older run lacks it."""
+    """`tools` and `worker` are as they were before there was the choice, where a record of an older
+    run lacks them. Without a `worker` sub-agents are scripted, or there are none."""
 
     max_turns: SmallCount
     max_new_tokens: Count
@@ -79,6 +131,15 @@ class AgentParams(Section):
     tools: Annotated[OfferedTools | RetrievedTools | SearchedTools, Field(discriminator="type")] = OfferedTools(
         type="offered"
     )
+    worker: WorkerParams | None = None
+
+    @model_validator(mode="after")
+    def _worker_has_its_own_tools(self) -> Self:
+        if self.worker is not None and self.tools.type != "offered":
+            raise ValueError(
+                f"worker is set and tools.type {self.tools.type}: a worker's tools are its world's; take offered"
+            )
+        return self
 
     @model_validator(mode="after")
     def _one_message_fits_the_context(self) -> Self:

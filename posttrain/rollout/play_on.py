@@ -145,6 +145,8 @@ class _Prefix:
         recorded, num_turns = fork.trajectory, len(fork.trajectory.turns)
         if not 1 <= fork.at <= num_turns + (recorded.stop_reason is StopReason.TURN_LIMIT):
             raise DataError(f"the episode has {num_turns} turns: it cannot be played on from turn {fork.at}")
+        if recorded.delegated and fork.at > 1:
+            raise DataError("the episode has workers, whose conversations are not given back: play on from turn 1")
         if recorded.num_forks:
             raise DataError("the agent's program left conversations that are not recorded: play the task anew")
         self.fork, self.num_given, self.differences = fork, fork.at - 1, list[str]()

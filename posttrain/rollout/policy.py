@@ -86,6 +86,10 @@ class TokenPolicy:
         self._temperature = temperature
         self._prompts: dict[str, list[int]] = {}
 
+    def at(self, temperature: float) -> "TokenPolicy":
+        """The same engine at another temperature."""
+        return TokenPolicy(self._engine, self._codec, temperature=temperature)
+
     async def reply(self, episode: Episode) -> Reply:
         """Raises ConfigurationError where the opening alone leaves no room in the context, and
         EngineFailed for a log-probability that is not finite: the one way from an engine into a

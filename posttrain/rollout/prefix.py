@@ -34,6 +34,10 @@ def recorded_turns(trajectory: Trajectory) -> list[RecordedTurn]:
     """The trajectory's tokens cut into its turns. Raises DataError where its turns do not add up to
     them."""
     num_tokens = len(trajectory.token_ids)
+    if trajectory.delegated:
+        raise DataError(
+            "the episode has workers, whose tokens cannot be fed back: replay its messages, without --model"
+        )
     if not num_tokens or sum(turn.num_read + turn.num_written for turn in trajectory.turns) != num_tokens:
         raise DataError(
             f"the episode has {num_tokens} token ids in {len(trajectory.turns)} turns, which cannot be fed back turn "

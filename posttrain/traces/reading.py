@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from posttrain.data.schemas import task_from_columns
+from posttrain.data.schemas import delegated_columns, task_from_columns
 from posttrain.traces.packing import storable, unpack
 from posttrain.traces.store import damaged
 from posttrain.traces.values import Run, StoredEpisode
@@ -77,6 +77,8 @@ def episode_columns(episode: StoredEpisode) -> dict[str, Any]:
         "is_success": traced.is_success,
         "outcome": None if trajectory.outcome is None else _finite_outcome(trajectory.outcome),
         "window_starts": list(trajectory.window_starts),
+        "window_roles": list(trajectory.window_roles),
+        "delegated": [delegated_columns(one) for one in trajectory.delegated],
         "num_forks": trajectory.num_forks,
         "stop_reason": str(trajectory.stop_reason),
         "failure": trajectory.failure,

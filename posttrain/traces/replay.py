@@ -72,10 +72,14 @@ def replay(
 
 
 class _RecordedMessages:
-    """A policy that gives the recorded messages."""
+    """A policy that gives the recorded messages, and those of workers in the order in which they
+    were employed."""
 
     def __init__(self, recorded: TracedEpisode) -> None:
         trajectory = recorded.trajectory
+        self._of_workers = [
+            [Reply(message) for message in one.messages if message.role == "assistant"] for one in trajectory.delegated
+        ]
         messages: list[Message | None] = [trajectory.messages[index] for index in recorded.written()]
         if len(trajectory.turns) > len(messages):
             messages.append(None)  # the context had no room for the last turn's message
@@ -84,9 +88,12 @@ class _RecordedMessages:
             self._replies[-1] = Reply(messages[-1], StopReason.TOKEN_LIMIT)
 
     async def reply(self, episode: Episode) -> Reply:
-        if len(episode.turns) == len(self._replies):
+        replies, number = self._replies, episode.number
+        if episode.parent is not None:
+            replies = self._of_workers[number] if number < len(self._of_workers) else []
+        if len(episode.turns) == len(replies):
             raise EngineFailed(END_OF_RECORD)
-        return self._replies[len(episode.turns)]
+        return replies[len(episode.turns)]
 
     def release(self, episode: Episode) -> None: ...
 

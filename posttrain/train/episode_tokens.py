@@ -8,11 +8,11 @@ from posttrain.models.codec import ChatCodec, TokenRow
 
 def token_rows(rows: Sequence[TrajectoryRow], codec: ChatCodec) -> list[TokenRow]:
     """Tokens of each episode as an engine saw them, else the conversation rendered (imported
-    ones)."""
-    unseen = [row for row in rows if not row.trajectory.token_ids]
+    ones). Those of its workers are left out."""
+    unseen = [row for row in rows if not row.trajectory.num_own_tokens]
     rendered = iter(codec.encode_rows((row.trajectory.messages, row.tools) for row in unseen))
-    seen = (row.trajectory for row in rows)
-    return [
-        TokenRow(list(played.token_ids), list(played.mask), list(played.mask)) if played.token_ids else next(rendered)
-        for played in seen
-    ]
+    found = []
+    for played in (row.trajectory for row in rows):
+        mask = list(played.mask[: played.num_own_tokens])
+        found.append(TokenRow(list(played.token_ids[: len(mask)]), mask, list(mask)) if mask else next(rendered))
+    return found

@@ -14,6 +14,7 @@ from posttrain.train.online.params import OnlineParams
 from posttrain.train.params import refuse_no_checkpoint
 from posttrain.train.rejection_sampling.params import RejectionSamplingParams
 from posttrain.train.reward_bound import Bound, MeanBound
+from posttrain.train.roles import EQUAL, RoleWeights
 from posttrain.types import Task
 
 
@@ -127,8 +128,10 @@ class RefreshParams(Section):
 class TrainPolicyParams(OptimizerParams):
     """`begin_with`: an algorithm that trains before `algorithm`, with an optimizer of its own; null
     is none. `start`: the model that training begins from, that of SFT or the policy of an earlier
-    run in `data/earlier_run`. `replay_buffer`: episodes that were learnt from are left for a later
-    run, and those of an earlier one are learnt again. `task_part`: of the rl tasks; null is all."""
+    run in `data/earlier_run`. `role_weights`: shares of the reward of two policies in one episode,
+    alike in the record of an older run. `replay_buffer`: episodes that were learnt from are left
+    for a later run, and those of an earlier one are learnt again. `task_part`: of the rl tasks;
+    null is all."""
 
     begin_with: Phase | None
     algorithm: Annotated[_Training | NoTraining, Field(discriminator="type")]
@@ -138,6 +141,7 @@ class TrainPolicyParams(OptimizerParams):
     reward_model_weight: Annotated[float, Field(ge=0)]
     reward_model_bound: Bound = MeanBound(type="mean")
     reward_model_refresh: RefreshParams | None = None
+    role_weights: RoleWeights = EQUAL
     world_reward_weight: Annotated[float, Field(ge=0, le=1)] = 1.0
     checkpoint_every_steps: Count
     on_alarm: Literal["warn", "stop"]

@@ -11,7 +11,7 @@ from posttrain.types import Split, Task
 from posttrain.world_check import isolation, outcomes
 from posttrain.world_check import tasks as of_tasks
 from posttrain.world_check.findings import Broken, Check, Finding, judged, raised
-from posttrain.world_check.policies import REMEDIES, TaskEpisodes, play_all
+from posttrain.world_check.policies import OF_STAFF, REMEDIES, TaskEpisodes, play_all
 from posttrain.world_check.tasks import TasksBySplit, list_tasks
 from posttrain.worlds.made_calls import agent_messages
 from posttrain.worlds.params import WorldParams
@@ -24,6 +24,7 @@ from posttrain.worlds.protocol import (
     OpeningWorld,
     RegeneratingDomain,
     ScoringDomain,
+    StaffedDomain,
     World,
 )
 
@@ -130,7 +131,9 @@ def _rules_of_episodes(
             lambda: outcomes.no_failure_earns_as_a_success(episodes),
         ),
         "rewards: every adversary earns less than the expert": [
-            partial(outcomes.adversary_earns_less, name, episodes) for name in REMEDIES
+            partial(outcomes.adversary_earns_less, name, episodes)
+            for name in REMEDIES
+            if name not in OF_STAFF or isinstance(domain, StaffedDomain)
         ],
         "grade: the named scores, a class for each failure, a score for each turn or none": (
             lambda: outcomes.failures_are_named(episodes),

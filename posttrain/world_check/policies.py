@@ -14,8 +14,8 @@ from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.params import AgentParams, NoMemory
 from posttrain.runtime.limits import reason
 from posttrain.types import Message, StopReason, Task, Trajectory
-from posttrain.worlds.made_calls import agent_messages
-from posttrain.worlds.protocol import Domain, ExpertDomain
+from posttrain.worlds.made_calls import agent_messages, report_of
+from posttrain.worlds.protocol import Domain, ExpertDomain, StaffedDomain
 from posttrain.worlds.scripts import call, say
 from posttrain.worlds.tools import Tool, json_object
 
@@ -39,6 +39,7 @@ LIMITS = AgentParams(
 Tools: TypeAlias = Mapping[str, Tool]
 EpisodePolicy: TypeAlias = Callable[[Sequence[Message]], Message | None]  # the next message; None ends the episode
 Plan: TypeAlias = tuple[Task, Callable[[], EpisodePolicy]]  # an episode to play: its task, the maker of its policy
+Staff: TypeAlias = Callable[[Task], EpisodePolicy]  # the policy of what was delegated, by its task
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +56,19 @@ class TaskEpisodes:
 
 
 class _PlannedPolicy:
-    """Plays each planned episode, found by the seed, by its own policy, and yields to the other
-    episodes before every message, so that their turns interleave."""
+    """Plays each planned episode, found by the seed, by its own policy, what it delegates by the
+    staff's, and yields to the others before every message, so that their turns interleave."""
 
-    def __init__(self, plans: Sequence[Plan]) -> None:
-        self._plans = plans
+    def __init__(self, plans: Sequence[Plan], staff: Staff) -> None:
+        self._plans, self._staff = plans, staff
         self._policies: dict[str, EpisodePolicy] = {}
 
     async def reply(self, episode: Episode) -> Reply:
         await asyncio.sleep(0)
         if episode.episode_id not in self._policies:
-            self._policies[episode.episode_id] = self._plans[episode.seed][1]()
+            is_own = episode.parent is None
+            made = self._plans[episode.seed][1]() if is_own else self._staff(episode.task)
+            self._policies[episode.episode_id] = made
         message = self._policies[episode.episode_id](episode.messages)
         return Reply(message, None if message is not None else StopReason.TOKEN_LIMIT)
 
@@ -73,15 +76,16 @@ class _PlannedPolicy:
         self._policies.pop(episode.episode_id, None)
 
 
-def play(domain: Domain, plans: Sequence[Plan]) -> list[Trajectory]:
-    """One trajectory for each plan; equal episodes give equal trajectories."""
+def play(domain: Domain, plans: Sequence[Plan], staff: Staff | None = None) -> list[Trajectory]:
+    """One trajectory for each plan; equal episodes give equal trajectories. Without a `staff` what
+    is delegated is the flawless expert's."""
     trajectories: list[Trajectory] = []
     for start in range(0, len(plans), MAX_AT_ONCE):
         batch = plans[start : start + MAX_AT_ONCE]
         # An agent that is a program of its own is not what is checked: its tasks are played by
         # calls.
         tasks = [replace(task, agent_name="tools") for task, _ in batch]
-        policy = _PlannedPolicy(batch)
+        policy = _PlannedPolicy(batch, staff or partial(_expert_of, domain))
         trajectories += run_episodes(policy, tasks, domain=domain, limits=LIMITS, seeds=range(len(batch)))
     return [replace(trajectory, seed=0) for trajectory in trajectories]
 
@@ -102,13 +106,41 @@ def play_all(domain: Domain, tasks: Sequence[Task], rule: RuleReward) -> list[Ta
             continue
         for name, messages in adversaries(task, written, domain.tools).items():
             plans[index, name] = (task, partial(replaying, messages))
+    by_staff = _by_other_staff(domain, tasks, gold) if isinstance(domain, StaffedDomain) else {}
     by_task: list[dict[str, Trajectory]] = [{"gold": gold[index]} if gold else {} for index in range(len(tasks))]
     for (index, name), trajectory in zip(plans, play(domain, list(plans.values())), strict=True):
         by_task[index][name] = trajectory
+    for name, played in by_staff.items():
+        for index, trajectory in enumerate(played):
+            by_task[index][name] = trajectory
     return [
         TaskEpisodes(task, {name: rule.score(trajectory, task) for name, trajectory in by.items()})
         for task, by in zip(tasks, by_task, strict=True)
     ]
+
+
+def _by_other_staff(domain: Domain, tasks: Sequence[Task], gold: Sequence[Trajectory]) -> dict[str, list[Trajectory]]:
+    """What the expert says as planner, with workers who say what its workers say and do nothing,
+    and with none who says a word; and the expert itself with its flawed workers."""
+    plans = [
+        (task, partial(replaying, [message for _, message in agent_messages(one)]))
+        for task, one in zip(tasks, gold, strict=True)
+    ]
+    said = {own.messages[:2]: report_of(own.messages) for one in gold for own in one.delegated}
+
+    def idle(task: Task) -> EpisodePolicy:
+        return replaying([say(said.get(task.messages[:2], ""))])
+
+    found = {IDLE: play(domain, plans, idle), SILENT: play(domain, plans, lambda _: replaying([say("")]))}
+    if isinstance(domain, ExpertDomain):
+        flawed = partial(_expert_of, domain, is_flawless=False)
+        found["flawed workers"] = play(domain, [plan_expert(domain, task) for task in tasks], flawed)
+    return found
+
+
+def _expert_of(domain: Domain, task: Task, *, is_flawless: bool = True) -> EpisodePolicy:
+    assert isinstance(domain, ExpertDomain), "a domain that delegates has an expert"
+    return plan_expert(domain, task, is_flawless=is_flawless)[1]()
 
 
 def plan_expert(domain: ExpertDomain, task: Task, *, is_flawless: bool = True) -> Plan:
@@ -138,6 +170,7 @@ def replaying(messages: Sequence[Message]) -> EpisodePolicy:
     return lambda _: next(left, None)
 
 
+OF_STAFF = IDLE, SILENT = "has workers who say what the expert's say and call nothing", "has workers who say nothing"
 REPEATING = "makes every call of the expert twice"
 _CALLS_COUNT = "let grade ask for the calls, not for the words alone"
 # "the adversary that …": what to do where it earns as much as the expert
@@ -147,6 +180,8 @@ REMEDIES = {
     "says the expert's last message alone": _CALLS_COUNT,
     REPEATING: 'give tools that only read side_effect="none", or count the second call',
     "malforms every call of the expert": "let grade ask what calls came to, not that they were made",
+    IDLE: "let a report count by what was done, not by its words alone",
+    SILENT: "let grade ask for the reports of what was delegated",
 }
 
 

@@ -55,6 +55,12 @@ def calls_made(trajectory: Trajectory) -> list[MadeCall]:
     return calls
 
 
+def report_of(messages: Sequence[Message]) -> str:
+    """The last message where it is the agent's and makes no call; else nothing."""
+    last = messages[-1]
+    return last.content if last.role == "assistant" and not last.tool_calls else ""
+
+
 def repeated_reads(calls: Sequence[MadeCall], tools: Mapping[str, Tool]) -> list[MadeCall]:
     """The calls whose result was known: of a tool that only reads, made before with equal
     arguments (also where it failed), and since then no tool was called that does not only read."""

@@ -6,16 +6,27 @@ that no episode sees what another did. Everything is deterministic in (domain se
 replayed episode meets the same world. Each optional part is a protocol of its own.
 """
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from posttrain.types import Message, Outcome, Split, Task, Trajectory
+from posttrain.types import JsonValue, Message, Outcome, Split, Task, Trajectory
 from posttrain.worlds.tools import Tool
 
 
 class WorldFailed(Exception):
     """The world is broken or gone (a server that does not answer): the episode says nothing about
     the agent, and is aborted. Any of a world's methods may raise it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delegation:
+    """Work for another policy, which a tool gives in place of a result. `task` opens a conversation
+    with `tools`, `report` takes its last words (empty for none) and gives the tool's result."""
+
+    task: Task
+    tools: Mapping[str, Tool]
+    report: Callable[[str], JsonValue]
 
 
 class World(Protocol):
@@ -116,6 +127,23 @@ class CostlyDomain(ScoringDomain, Protocol):
     reached."""
 
     costs: Sequence[str]
+
+
+@runtime_checkable
+class DelegatingDomain(Domain, Protocol):
+    """A domain whose sub-agents may be a policy, too (`agent.worker`)."""
+
+    def with_worker(self) -> "StaffedDomain":
+        """The same whose tools give a Delegation, and whose expert plays its tasks as well."""
+        ...
+
+
+@runtime_checkable
+class StaffedDomain(Domain, Protocol):
+    """A domain whose sub-agents are a policy. `worker_failures`: the classes of failures that they
+    caused."""
+
+    worker_failures: Sequence[str]
 
 
 @runtime_checkable

@@ -5,7 +5,7 @@ import random
 import struct
 
 from posttrain.traces.values import TracedEpisode
-from posttrain.types import Message, Outcome, StopReason, ToolCall, ToolRun, Trajectory, Turn
+from posttrain.types import ROLES, Delegated, Message, Outcome, StopReason, ToolCall, ToolRun, Trajectory, Turn
 from tests.rollout.lock_world import lock_task
 
 TEXTS = ("", "open", "价格 12.30 元", '{"code":"1', "a\x00b\n", "half a pair \ud83d", "\\ud83d", "0", "call_1")
@@ -57,10 +57,16 @@ class Draw(random.Random):
             reward=self.choice([None, self.random()]),
             turns=tuple(self.turn(len(messages)) for _ in range(self.randrange(4))),
             window_starts=tuple(range(self.randrange(3))),
+            window_roles=tuple(self.choice(ROLES) for _ in range(self.randrange(3))),
+            delegated=tuple(self.delegated() for _ in range(self.randrange(2))),
             num_forks=self.randrange(3),
             failure=self.text(),
             outcome=self.choice([None, self.outcome()]),
         )
+
+    def delegated(self) -> Delegated:
+        messages, turns = (self.message(),), (Turn(3, 4, 1, 0, (ToolRun("a", "b", "ok"),)),)
+        return Delegated(messages, ({"type": "function", "function": {"name": self.text()}},), StopReason.DONE, turns)
 
     def outcome(self) -> Outcome:
         success = self.choice([True, False])

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import two_policies
 import yaml
 from accelerate import Accelerator
 from tiny import (
@@ -350,6 +351,7 @@ RUNS = {
     "orpo": run_orpo,
     "reward_model": run_reward_model,
     "process_model": run_process_model,
+    "two_policies": two_policies.run_two_policies,
 }
 
 
@@ -364,6 +366,8 @@ def run_here(algorithm, folder, model=None, *, progress=lambda *_: None, rows_at
 def make_model(algorithm, *, is_adapted):
     if algorithm in ("reward_model", "process_model"):
         return tiny_adapted_model("SEQ_CLS") if is_adapted else tiny_reward_model()
+    if algorithm == "two_policies":
+        return two_policies.make_model()
     return tiny_adapted_model() if is_adapted else tiny_model()
 
 

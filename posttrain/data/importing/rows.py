@@ -30,7 +30,7 @@ _COLUMNS = (
     *("system", "tools", "success", "reward", "task_id", "seed", "stop_reason"),
     *("split", "template", "entities", "labels"),
 )
-_PLAYED = ("token_ids", "mask", "logprobs", "window_starts", "turns", "scores")
+_PLAYED = ("token_ids", "mask", "logprobs", "window_starts", "window_roles", "delegated", "turns", "scores")
 _STRUCTURED = (*_PLAYED, "labels", "entities", "outcome")
 _PASSED = dict.fromkeys(("true", "pass", "1", "1.0"), True) | dict.fromkeys(("false", "fail", "0", "0.0"), False)
 _HAN = re.compile(r"[\u4e00-\u9fff]")

@@ -2,6 +2,7 @@
 critic's values, branches, or a process reward model."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from posttrain.train.online.branches import PlayOn, play_branches
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.updates import Sample, by_place, own_micro_batches, score
 from posttrain.train.process_model import state_values
+from posttrain.train.roles import EQUAL, RoleWeights, weighed
 
 
 class AdvantageEstimator:
@@ -39,7 +41,9 @@ class AdvantageEstimator:
         seed: int,
         device: torch.device,
         process_model: Any = None,
+        role_weights: RoleWeights = EQUAL,
     ) -> None:
+        self._role_weights = role_weights
         self._params, self._score_weights, self._pad_id, self._seed = params, score_weights, pad_id, seed
         self._rows_at_once = rows_at_once
         credit, self._process_model = params.credit, process_model
@@ -70,7 +74,13 @@ class AdvantageEstimator:
             found = credit.token_advantages(
                 members, StepContext(history, self._score_weights, entropies, values, **place)
             )
-        return [_samples(group, of_group) for group, of_group in zip(groups, found, strict=True)]
+        return [
+            [self._weighed(one) for one in _samples(group, of_group)]
+            for group, of_group in zip(groups, found, strict=True)
+        ]
+
+    def _weighed(self, one: Sample) -> Sample:
+        return replace(one, advantages_T=weighed(one.advantages_T, one.episode.trajectory, self._role_weights))
 
     def is_warming(self, step: int) -> bool:
         """True while the policy waits for its critic."""

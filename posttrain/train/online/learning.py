@@ -16,6 +16,7 @@ from posttrain.rollout.engines.choice import is_elsewhere
 from posttrain.rollout.episode_sampler import EpisodeSampler, ScoredWorld, Stream, episode_seeds
 from posttrain.rollout.episodes import demonstrate
 from posttrain.rollout.expert_traces import EditTraces, ExpertTraces, given_turns
+from posttrain.rollout.memory import worker_rows
 from posttrain.rollout.play_on import Fork, sample_branches
 from posttrain.rollout.reflection import RetryDomain, RetryTask, is_failed, reflect_and_retry
 from posttrain.train.online.loop import train_online
@@ -28,6 +29,7 @@ from posttrain.train.replay import EditReplay, ExpertReplay, HintReplay
 from posttrain.train.resumable_trainer import TrainingRun
 from posttrain.train.reward_ensemble import RewardModels
 from posttrain.train.reward_refresh import RewardRefresh
+from posttrain.train.roles import EQUAL, RoleWeights, learnt_part
 from posttrain.types import Message, ScoredEpisode, Task, Trajectory
 from posttrain.worlds.catalog import require_expert
 
@@ -96,6 +98,7 @@ def learn_online(
         reward_model=inputs.reward_model,
         weight=params.reward_model_weight,
         world_weight=params.world_reward_weight,
+        role_weights=params.role_weights,
         traces=traces,
         reflect=algorithm.retry.prompt if isinstance(algorithm.retry, RetryReflection) else None,
     )
@@ -119,6 +122,7 @@ def learn_online(
             expert=source.expert if traces is not None else None,
             score_weights=world.reward.weights,
             process_model=inputs.process_model,
+            role_weights=params.role_weights,
             refresh=RewardRefresh(inputs.reward_model, params.reward_model_refresh, seed=seed)
             if inputs.reward_model is not None and params.reward_model_refresh is not None
             else None,
@@ -149,11 +153,14 @@ def learn_by_rejection_sampling(
         reward_model=inputs.reward_model,
         weight=params.reward_model_weight,
         world_weight=params.world_reward_weight,
+        role_weights=params.role_weights,
     )
     return train_by_rejection_sampling(
         Learner(model, codec.tokenizer, params, params.checkpoint_every_steps, seed),
         inputs.training(source, seed=seed),
-        replayed=codec.encode_rows(one.conversation for one in inputs.replayed)
+        replayed=codec.encode_rows(
+            own.conversation for one in inputs.replayed for own in (one, *worker_rows(one, inputs.world.limits.memory))
+        )
         if algorithm.replay_frac or algorithm.ewc_weight
         else [],
         earlier=inputs.earlier,
@@ -179,11 +186,12 @@ class PolicyEpisodes:
         reward_model: RewardModels | None = None,
         weight: float = 0.0,
         world_weight: float = 1.0,
+        role_weights: RoleWeights = EQUAL,
         traces: ExpertTraces | EditTraces | None = None,
         reflect: str | None = None,
     ) -> None:
         self._sampler, self._reward_model = sampler, reward_model
-        self._weight, self._world_weight = weight, world_weight
+        self._weight, self._world_weight, self._role_weights = weight, world_weight, role_weights
         self._traces, self._reflect = traces, reflect
 
     @property
@@ -247,6 +255,7 @@ class PolicyEpisodes:
         return [next(rewarded) if is_failed(one) else _unlearnt(one) for one in (tries[task.task_id] for task in tasks)]
 
     def _scored(self, trajectories: Sequence[Trajectory]) -> list[ScoredEpisode]:
+        trajectories = [learnt_part(one, self._role_weights) for one in trajectories]
         if self._world_weight != 1:
             trajectories = [
                 one if one.reward is None else replace(one, reward=self._world_weight * one.reward)

@@ -80,6 +80,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
         seed=seed,
         device=accelerator.device,
         process_model=inputs.process_model,
+        role_weights=inputs.role_weights,
     )
     distributed.refuse_another_count(accelerator.num_processes)
     learner, prepared = accelerator.prepare(learner, optim)

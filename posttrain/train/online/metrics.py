@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from posttrain.evals.groups import DEFINITION_VERSION, Group, group_metrics
+from posttrain.evals.roles import tokens_by_role
 from posttrain.models import distributed
 from posttrain.models.codec import TokenRow
 from posttrain.models.token_logprobs import IGNORED, agent_scores, labels_of, pad_right
@@ -18,6 +19,7 @@ from posttrain.train.advantages.credit import Compared
 from posttrain.train.advantages.groups import EpisodeGroup
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.updates import Batch, Sample, Updates, batch_of, score
+from posttrain.types import ROLES, Trajectory
 from posttrain.worlds.grading import CONSENT
 from posttrain.worlds.made_calls import agent_messages
 from posttrain.worlds.tools import is_error
@@ -35,7 +37,8 @@ def episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
     that are errors), `cost_write_before_consent` (share, in a world where there is such a cost),
     `learnt_reward_mean` (of the rule rewards with what a reward model and constraints add),
     `length` (agent tokens per episode) and `entropy` in nats per token. `lost` is the share of
-    aborted episodes; all others are about those that were not.
+    aborted episodes; all others are about those that were not. Of two policies `length_planner` and
+    `length_worker` are what each wrote, whether or not it learns from it.
 
     `entropy` is the mean of -log p over the agent's tokens, p being the distribution sampled from;
     at temperature 1 its expectation is the policy's entropy. Where no group has two episodes left,
@@ -64,6 +67,7 @@ def episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
         "turns": _mean(len(agent_messages(trajectory)) for trajectory in trajectories_PG),
         "tool_failures": sum(map(is_error, results)) / len(results) if results else 0.0,
         "length": _mean(lengths),
+        **(_lengths_by_role(trajectories_PG) if any(one.delegated for one in trajectories_PG) else {}),
         **({f"cost_{CONSENT}": _mean(consent)} if consent else {}),
         **(
             {"learnt_reward_mean": _mean(one.rule_reward + one.bonus for one in kept)}
@@ -73,6 +77,11 @@ def episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:
         "lost": _mean(one.is_aborted for group in groups for one in group.episodes),
         "entropy": -sum(sum(trajectory.logprobs) for trajectory in trajectories_PG) / max(sum(lengths), 1),
     }
+
+
+def _lengths_by_role(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    found = [tokens_by_role(one) for one in trajectories]
+    return {f"length_{role}": _mean(one[role] for one in found) for role in ROLES}
 
 
 def _mean(values: Iterable[float]) -> float:

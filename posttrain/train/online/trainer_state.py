@@ -27,6 +27,7 @@ from posttrain.train.online.params import DevParams, OnlineParams
 from posttrain.train.replay import ExpertTraces, Replay
 from posttrain.train.resumable_trainer import METRICS, TrainingRun
 from posttrain.train.reward_refresh import RewardRefresh
+from posttrain.train.roles import EQUAL, RoleWeights
 from posttrain.train.sampling.orders import Sampler
 from posttrain.types import ScoredEpisode, Task
 
@@ -43,7 +44,8 @@ class TrainingInputs:
     """`dev_tasks` are evaluated by `play_greedily`. `demonstrations`: rows whose loss is logged.
     `on_step` gets a step, its episodes and their mean advantages before the update. `expert`:
     gives a number of an expert's traces of a task; None where none are replayed. `process_model`:
-    what `credit` takes values from, where it does. `refresh`: lets the reward models learn on."""
+    what `credit` takes values from, where it does. `refresh`: lets the reward models learn on.
+    `role_weights`: of the advantages of two policies in one episode."""
 
     tasks: Sequence[Task]
     source: EpisodeSource
@@ -55,6 +57,7 @@ class TrainingInputs:
     score_weights: Mapping[str, float] = field(default_factory=dict)
     process_model: Any = None
     refresh: RewardRefresh | None = None
+    role_weights: RoleWeights = EQUAL
 
 
 class TrainerState:

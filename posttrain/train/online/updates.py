@@ -20,7 +20,8 @@ from posttrain.train.advantages.groups import FloatArray
 from posttrain.train.losses import NoKl, clip_side, expert_losses, importance_weights, kl_estimates, token_losses
 from posttrain.train.online.params import LossMean, OnlineParams
 from posttrain.train.replay import EditReplay, ExpertReplay
-from posttrain.types import ScoredEpisode
+from posttrain.train.roles import num_written
+from posttrain.types import ROLES, WORKER, ScoredEpisode
 
 NUM_MICRO_BATCHES = 8  # of a process's share of a step: rows of one length stand together, little is padding
 
@@ -42,9 +43,10 @@ class Sample:
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Rows padded on the right. Labels are the ids where the agent wrote them, else `IGNORED`;
-    (N, T-1) are of token t+1 in column t, 0 where not the agent's. `lengths_N`: agent tokens of
-    the whole episode. `places_N`: places among the step's samples, -1 of an idle row, which has no
-    token of the agent's; `windows_N`: the number of the context window (`agent.memory`)."""
+    (N, T-1) are of token t+1 in column t, 0 where not the agent's. `lengths_N`: tokens that the
+    row's role wrote in the whole episode; `roles_N`: its place in `ROLES`. `places_N`: places among
+    the step's samples, -1 of an idle row, which has no token of the agent's; `windows_N`: the
+    number of the context window (`agent.memory`, `agent.worker`)."""
 
     input_ids_N_T: Tensor
     labels_N_T: Tensor
@@ -54,6 +56,7 @@ class Batch:
     is_expert_N: Tensor
     places_N: Tensor
     windows_N: Tensor
+    roles_N: Tensor
 
     @property
     def is_scored_N_T(self) -> Tensor:  # noqa: N802 — a shape is a capital
@@ -71,6 +74,8 @@ def batch_of(samples: Sequence[Sample], *, pad_id: int) -> Batch:
         for place, one in enumerate(sample.episode.trajectory for sample in samples)
         for number, part in enumerate(one.windows)
     ]
+    written = [num_written(sample.episode.trajectory) for sample in samples]
+    roles = [one.roles[number] for _, number, one, _ in windows]
     # a loss is of tokens from the second on: a row has two at least
     ids = [list(one.token_ids[part]) or [pad_id, pad_id] for _, _, one, part in windows]
     masks = [list(one.mask[part]) or [0, 0] for _, _, one, part in windows]
@@ -88,10 +93,11 @@ def batch_of(samples: Sequence[Sample], *, pad_id: int) -> Batch:
             is_scored_N_T, torch.tensor(advantages, dtype=torch.float32)
         ),
         engine_logprobs_N_T=torch.where(is_scored_N_T, pad_right(logprobs, 0)[:, 1:].float(), 0.0),
-        lengths_N=torch.tensor([len(samples[place].advantages_T) for place, *_ in windows]),
+        lengths_N=torch.tensor([written[place][role] for (place, *_), role in zip(windows, roles, strict=True)]),
         is_expert_N=torch.tensor([samples[place].is_expert for place, *_ in windows]),
         places_N=torch.tensor([place for place, *_ in windows]),
         windows_N=torch.tensor([number for _, number, *_ in windows]),
+        roles_N=torch.tensor([ROLES.index(role) for role in roles]),
     )
 
 
@@ -172,11 +178,23 @@ def has_loss_everywhere(params: OnlineParams) -> bool:
 def weights_of(
     micro_batches: Sequence[Batch], samples: Sequence[Sample], params: OnlineParams, max_context_tokens: int
 ) -> list[Tensor]:
-    """Weights of each micro-batch's rows, (N,), in the loss of an optimizer step. `samples`: all
-    of that step's minibatch, of every process, also those without a signal."""
-    num_tokens = sum(len(one.advantages_T) for one in samples)
-    counts = {"num_tokens": num_tokens, "num_episodes": len(samples), "max_tokens": max_context_tokens}
-    return [token_weights(batch.lengths_N, average=params.average, **counts) for batch in micro_batches]
+    """Weights of each micro-batch's rows, (N,), in the loss of an optimizer step, which is the sum
+    of each role's mean. `samples`: all of that step's minibatch, of every process, also those
+    without a signal."""
+    written = [num_written(one.episode.trajectory) for one in samples]
+    num_delegating = sum(WORKER in one.episode.trajectory.window_roles for one in samples)
+    planner, worker = (
+        {"num_tokens": sum(one[role] for one in written), "num_episodes": num, "max_tokens": max_context_tokens}
+        for role, num in zip(ROLES, (len(samples), max(num_delegating, 1)), strict=True)
+    )
+
+    def weights(batch: Batch) -> Tensor:
+        of_planner, of_worker = (
+            token_weights(batch.lengths_N, average=params.average, **one) for one in (planner, worker)
+        )
+        return torch.where(batch.roles_N == ROLES.index(WORKER), of_worker, of_planner)
+
+    return [weights(batch) for batch in micro_batches]
 
 
 def token_weights(
@@ -347,6 +365,7 @@ def _cut(batch: Batch, places: Tensor, width: int) -> Batch:
         batch.is_expert_N[places],
         batch.places_N[places],
         batch.windows_N[places],
+        batch.roles_N[places],
     )
 
 
@@ -363,4 +382,5 @@ def _idle(batch: Batch) -> Batch:
         is_expert_N=torch.tensor([False]),
         places_N=torch.tensor([-1]),
         windows_N=torch.tensor([0]),
+        roles_N=torch.tensor([0]),
     )

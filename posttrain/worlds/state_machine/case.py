@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from posttrain.types import JsonValue, Task
+from posttrain.types import JsonValue, StopReason, Task
+from posttrain.worlds.grading import OUT_OF_TIME
 from posttrain.worlds.state_machine.process import Situation, load_process
 from posttrain.worlds.tools import ToolError
 
 COSTS = ("takes_over", "state_lost", "wrong_delegation", "missed_report")
+_FAILURES = ("state_lost", "missed_report", "wrong_delegation", "takes_over")  # the graver ones first
 # an act, and with what: a state, an agent, an event, or nothing where the planner waits
 Act: TypeAlias = tuple[Literal["delegate", "ask", "wait", "execute", "update_state", "correct_state", "finish"], str]
 
@@ -84,6 +86,11 @@ class Case:
     @property
     def is_done(self) -> bool:
         return self.at.is_end and self.believed == self.told and self.reported == self.at.name
+
+    def failure(self, stop: StopReason) -> str:
+        """The class of a failure; empty where it only ran out of time."""
+        found = next((name for name in _FAILURES if name in self.costs), "")
+        return found or ("" if stop in OUT_OF_TIME else "wrong_report" if self.reported else "no_report")
 
     def situation(self, events: Sequence[str]) -> Situation | None:
         return self._process.after(self._data, events)

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from posttrain.types import Message, Outcome, Split, Task, Trajectory
-from posttrain.worlds.grading import OUT_OF_TIME
 from posttrain.worlds.made_calls import agent_messages
 from posttrain.worlds.protocol import Expert, World
 from posttrain.worlds.scripts import Script, ScriptedExpert, call, say
@@ -29,12 +28,11 @@ SOLO = (
     "You run a process. Each line is `State:Event>State`. Execute the work of a state, and update the state with the "
     "event to which it came. At the end, finish with the name of the state."
 )
-_TOOLS = ("delegate", "ask", "update_state", "correct_state", "execute", "finish")
+TOOLS = ("delegate", "ask", "update_state", "correct_state", "execute", "finish")
 _SOLO_TOOLS = ("update_state", "execute", "finish")
 _FIRST_ARGUMENT = {"ask": "agent", "execute": "state", "finish": "report"}  # of the others it is the event
-_FAILURES = ("state_lost", "missed_report", "wrong_delegation", "takes_over")  # the graver ones first
 _LEAST = 2  # reports of a task: with one there is no state to keep
-_OCCASION_FRAC = 0.5  # of the occasions that every step gives, so that not the first step alone shows a flaw
+OCCASION_FRAC = 0.5  # of the occasions that every step gives, so that not the first step alone shows a flaw
 _SPLITS = ("sft", "rl", "dev", "test")  # no split knows the cases of another
 
 
@@ -44,13 +42,16 @@ class StateMachineDomain:
     name = "state_machine"
     scores: Sequence[str] = COSTS
     costs: Sequence[str] = COSTS
+    tool_names: Sequence[str] = TOOLS
+    system = SYSTEM
+    has_worker = False
 
     def __init__(self, params: StateMachineParams) -> None:
         self._params = params
         for name in (*params.processes, *params.held_out_processes):
             load_process(name)
         [some] = self.tasks("dev", 1)
-        methods = [getattr(self.case(some), name) for name in _TOOLS]
+        methods = [getattr(self.case(some), name) for name in self.tool_names]
         made = [tool_from(one, is_instant=True, ends_episode=one.__name__ == "finish") for one in methods]
         self.tools: Mapping[str, Tool] = {tool.name: tool for tool in made}
 
@@ -83,6 +84,17 @@ class StateMachineDomain:
 
     def tools_of(self, case: Case) -> dict[str, Tool]:
         return {name: replace(tool, function=getattr(case, name)) for name, tool in self.tools.items()}
+
+    def tools_as_recorded(self, case: Case, trajectory: Trajectory) -> dict[str, Tool]:
+        """The tools by which the grade plays a record again."""
+        del trajectory
+        return self.tools_of(case)
+
+    def with_worker(self) -> "StateMachineDomain":
+        """Raises ConfigurationError where the planner has no sub-agents."""
+        from posttrain.worlds.state_machine.staffed import StaffedStateMachine
+
+        return StaffedStateMachine(self._params)
 
     def _drawn(self, split: Split, place: int) -> Task:
         params, draw = self._params, random.Random(f"state_machine {self._params.seed} {split} {place}")
@@ -118,12 +130,12 @@ class StateMachineDomain:
         shown = [f", {name} {goal.data[name]}" for name, values in process.data.items() if len(values) > 1]
         lines = process.text({} if is_solo else goal.owners)
         text = f"{case}{''.join(shown)}, at {goal.steps[0].state}\n{lines}"
-        content = json.dumps([split, text, labels, goal.as_json(), is_solo])
+        content = json.dumps([split, text, labels, goal.as_json(), "worker" if self.has_worker else is_solo])
         return Task(
             task_id=hashlib.sha256(content.encode()).hexdigest()[:16],
             split=split,
-            messages=(Message("system", SOLO if is_solo else SYSTEM), Message("user", text)),
-            tools=_SOLO_TOOLS if is_solo else _TOOLS,
+            messages=(Message("system", SOLO if is_solo else self.system), Message("user", text)),
+            tools=_SOLO_TOOLS if is_solo else tuple(self.tool_names),
             labels=labels,
             goal=goal.as_json(),
             template=f"{process.name}/{'paraphrase' if split == 'test_paraphrase' else 'plain'}",
@@ -152,17 +164,15 @@ class _Desk:
     def grade(self, trajectory: Trajectory) -> Outcome:
         """`turn_scores` are 1 for a message whose acts were due."""
         case = self._domain.case(self._task)
-        tools = {name: tool for name, tool in self._domain.tools_of(case).items() if name in self._task.tools}
+        found = self._domain.tools_as_recorded(case, trajectory)
+        tools = {name: tool for name, tool in found.items() if name in self._task.tools}
         turn_scores = tuple(float(_is_due(message, case, tools)) for _, message in agent_messages(trajectory))
-        failure = next((name for name in _FAILURES if name in case.costs), "")
-        if not failure and trajectory.stop_reason not in OUT_OF_TIME:
-            failure = "wrong_report" if case.reported else "no_report"
         return Outcome(
             success=case.is_done,
             strict_success=case.is_done and all(turn_scores) and not case.costs,
-            scores={name: float(name in case.costs) for name in COSTS},
+            scores={name: float(name in case.costs) for name in self._domain.costs},
             turn_scores=turn_scores,
-            failure="" if case.is_done else failure,
+            failure="" if case.is_done else case.failure(trajectory.stop_reason),
             feedback="" if case.is_done else f"Wanted: {self._domain.describe_goal(self._task)}.",
         )
 
@@ -211,12 +221,12 @@ def _message(case: Case, act: Act) -> Message:
         case "wait", _:
             return say("I wait.")
         case "delegate", state:
-            return _delegation(case.owners[state], state)
+            return delegation(case.owners[state], state)
         case name, value:
             return call(name, {_FIRST_ARGUMENT.get(name, "event"): value})
 
 
-def _delegation(agent: str, state: str) -> Message:
+def delegation(agent: str, state: str) -> Message:
     return call("delegate", {"agent": agent, "instruction": state})
 
 
@@ -231,11 +241,11 @@ def _flawed(case: Case, flaw: str, act: Act, draw: random.Random) -> list[Messag
             return [_message(case, ("update_state", event)), *lost]
         case "ignores_correction", "correct_state":
             return _lost(case, case.believed)
-        case "skips_update", "update_state" if (states := case.at.working) and draw.random() < _OCCASION_FRAC:
+        case "skips_update", "update_state" if (states := case.at.working) and draw.random() < OCCASION_FRAC:
             return [_message(case, ("execute" if case.is_solo else "delegate", states[0]))]
-        case "wrong_agent", "delegate" if draw.random() < _OCCASION_FRAC:
+        case "wrong_agent", "delegate" if draw.random() < OCCASION_FRAC:
             others = sorted({*case.owners.values()} - {case.owners[act[1]]})
-            return [_delegation(draw.choice(others), act[1])]
+            return [delegation(draw.choice(others), act[1])]
     return []
 
 

@@ -12,7 +12,8 @@ ProcessName = Literal["order", "incident", "release", "approval", "claim", "onbo
 
 
 class StateMachineFlawRates(Section):
-    """Share of the demonstrations that show the flaw, where the task gives the occasion."""
+    """Share of the demonstrations that show the flaw, where the task gives the occasion. The last
+    two are of a worker's (`agent.worker`), of which older records have none."""
 
     takes_over: Frac
     believes_early: Frac
@@ -20,6 +21,8 @@ class StateMachineFlawRates(Section):
     believes_twice: Frac
     skips_update: Frac
     wrong_agent: Frac
+    reports_early: Frac = 0.0
+    gives_up: Frac = 0.0
 
 
 class StateMachineParams(WorldParams):
