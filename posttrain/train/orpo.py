@@ -38,6 +38,7 @@ def orpo_trainer(training: PairTraining, params: OrpoParams) -> Resumable:
 
 
 class _Orpo(Resumable, ORPOTrainer):  # type: ignore[misc]  # trl is untyped
+    is_of_pairs: ClassVar = True
     logged: ClassVar = {
         "loss": "loss",
         "learning_rate": "lr",

@@ -9,7 +9,8 @@ from tiny import tiny_model
 from tiny_runs import run_online
 
 from posttrain.models import distributed
-from posttrain.models.distributed import pair_parts, parts_of, share_rows
+from posttrain.models.distributed import parts_of, share_rows
+from posttrain.models.micro_batches import AtOnce
 from posttrain.models.sharding import learner_of
 from posttrain.rollout import generator
 from posttrain.rollout.episode_sampler import EpisodeSampler
@@ -36,9 +37,9 @@ def second_of_two(monkeypatch):
     ("at_once", "expected"), [(1, (16, 1)), (3, (8, 2)), (4, (4, 4)), (15, (2, 8)), (16, (1, 16)), (99, (1, 16))]
 )
 def test_no_part_has_more_rows_than_may_go_through_at_once_and_all_have_as_many(at_once, expected):
-    assert parts_of(16, "batch_size", at_once) == expected
-    assert pair_parts(16, "batch_size", 2 * at_once) == expected
-    assert pair_parts(16, "batch_size", 1) == (16, 1), "a pair is two rows, whatever is asked for"
+    assert parts_of(16, "batch_size", AtOnce(at_once)) == expected
+    assert parts_of(16, "batch_size", AtOnce(2 * at_once).in_pairs) == expected
+    assert parts_of(16, "batch_size", AtOnce(1).in_pairs) == (16, 1), "a pair is two rows, whatever is asked for"
 
 
 def test_a_step_is_shared_out_in_the_order_of_its_rows(second_of_two):
