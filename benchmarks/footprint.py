@@ -195,9 +195,9 @@ def make_model(config: PretrainedConfig, params: Params, folder: Path) -> None:
 
 
 def _run(stage: str, params: Params, folder: Path) -> None:
-    before = _restart_peak()
+    before = restart_peak()
     run_stage(stage, params, folder)
-    print(json.dumps({"before": before, "peak": _memory("VmHWM")}))
+    print(json.dumps({"before": before, "peak": memory_now("VmHWM")}))
 
 
 def run_stage(stage: str, params: Params, folder: Path) -> None:
@@ -242,14 +242,14 @@ def _row(params: Params, seed: int) -> TokenRow:
     return TokenRow(ids, mask, [CALL * one for one in mask])
 
 
-def _restart_peak() -> int:
+def restart_peak() -> int:
     """The bytes that are held now, from which on the peak is counted."""
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    return _memory("VmRSS")
+    return memory_now("VmRSS")
 
 
-def _memory(name: str) -> int:
+def memory_now(name: str) -> int:
     found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
     assert found is not None
     return int(found[1]) * 1024

@@ -34,7 +34,7 @@ from posttrain.models.base import write_base
 from posttrain.models.codec import ChatCodec
 from posttrain.models.distributed import to_device
 from posttrain.models.loading import load_codec, load_pretrained
-from posttrain.models.params import PretrainedModel, ScratchModel
+from posttrain.models.params import PretrainedModel, ScratchModel, at_once_of
 from posttrain.provenance.eta import Progress
 from posttrain.report.table import evaluation_text, gain_sentence
 from posttrain.rewards.total import load_reward
@@ -284,6 +284,7 @@ def _model_section(world: World, model: Model) -> ScratchModel | PretrainedModel
         adapter=own.adapter,
         gradient_checkpointing=own.gradient_checkpointing,
         rows_at_once=own.rows_at_once,
+        tokens_at_once=own.tokens_at_once,
         dtype=own.dtype,
     )
 
@@ -332,7 +333,7 @@ def _training(name: str, to: str | Path, world: World) -> Iterator[tuple[Trainin
             Path(folder),
             alarms=Alarms(knobs.alarms, on_alarm=knobs.on_alarm) if is_online else None,
             progress=lambda *step: progress.show(name, *step),
-            rows_at_once=world.params.model.rows_at_once,
+            at_once=at_once_of(world.params.model),
         ) as run,
     ):
         yield run, progress

@@ -11,6 +11,7 @@ from posttrain.data.edits import FOR_GROUPS, read_edits
 from posttrain.data.preferences import read_pairs, read_verdicts
 from posttrain.data.schemas import read_tasks, read_trajectories
 from posttrain.models.loading import load_codec
+from posttrain.models.params import at_once_of
 from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.rollout.episode_sampler import ScoredWorld
 from posttrain.traces.values import traced
@@ -47,7 +48,7 @@ def train_policy(run: StageRun) -> None:
             sinks=wandb_sinks(run, run.checkpoint_dir),
             alarms=alarms,
             progress=run.progress,
-            rows_at_once=params.model.rows_at_once,
+            at_once=at_once_of(params.model),
         ) as training,
         open_traces(run.full_name, key=run.key, params=params) as record,
     ):

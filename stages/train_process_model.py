@@ -29,6 +29,7 @@ def train_process_model(run: StageRun) -> None:
 def _train(run: StageRun) -> None:
     # here, as torch and its friends take seconds that a run without such credit need not wait for
     from posttrain.models.loading import load_codec, load_model
+    from posttrain.models.params import at_once_of
     from posttrain.rollout.episode_sampler import ScoredWorld, sample_groups
     from posttrain.traces.values import traced
     from posttrain.traces.writer import open_traces
@@ -62,7 +63,7 @@ def _train(run: StageRun) -> None:
         run.checkpoint_dir,
         sinks=wandb_sinks(run, run.checkpoint_dir),
         progress=run.progress,
-        rows_at_once=params.model.rows_at_once,
+        at_once=at_once_of(params.model),
     ) as training:
         train(model, codec.tokenizer, episodes=seen + marked, params=settings, seed=seed, run=training)
     model.eval()

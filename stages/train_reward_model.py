@@ -14,6 +14,7 @@ from posttrain.data.preferences import Pair, read_pairs, read_verdicts
 from posttrain.data.schemas import TrajectoryRow, read_trajectories
 from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_codec
+from posttrain.models.params import at_once_of
 from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.runtime.exits import DataError
 from posttrain.tracking.wandb_sink import wandb_sinks
@@ -77,7 +78,7 @@ def train_reward_model(run: StageRun) -> None:
             folder,
             sinks=wandb_sinks(run, run.checkpoint_dir) if number == 1 else (),
             progress=run.progress,
-            rows_at_once=params.model.rows_at_once,
+            at_once=at_once_of(params.model),
         ) as training:
             train(
                 model,

@@ -11,6 +11,7 @@ from pathlib import Path
 from posttrain.data.edits import FOR_SFT, read_edits
 from posttrain.data.schemas import TrajectoryRow, read_tasks, read_trajectories
 from posttrain.models.loading import load_codec
+from posttrain.models.params import at_once_of
 from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.rollout.episodes import demonstrate
 from posttrain.rollout.memory import window_rows
@@ -43,7 +44,7 @@ def train_sft(run: StageRun) -> None:
         run.checkpoint_dir,
         sinks=wandb_sinks(run, run.checkpoint_dir),
         progress=run.progress,
-        rows_at_once=params.model.rows_at_once,
+        at_once=at_once_of(params.model),
     ) as training:
         fine_tune(model, codec, demonstrations, dev, params=params.train_sft, seed=params.seed, run=training)
     if run.is_first:

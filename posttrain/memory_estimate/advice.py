@@ -142,7 +142,11 @@ def _smaller(params: Params, stages: Sequence[StageMemory]) -> Iterator[Knobs]:
     names, model = {one.stage for one in stages}, params.model
     trained = [name for name in ("train_sft", "train_policy") if name in names]
     at_once = max(rows_at_once(params, one.stage) for one in stages)
-    fewer: list[Knobs] = [{"model.rows_at_once": at_once // 2}] if at_once > 1 else []
+    in_tokens, in_rows = (
+        {"model.tokens_at_once": (model.tokens_at_once or 0) // 2},
+        {"model.rows_at_once": at_once // 2},
+    )
+    fewer: list[Knobs] = [in_tokens if model.tokens_at_once else in_rows] if at_once > 1 else []
     if any(2 * _of_rows(one) > one.total for one in stages):
         yield from fewer
     if names & {"train_sft", "train_reward_model", "train_policy"} and not model.gradient_checkpointing:

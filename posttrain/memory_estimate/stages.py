@@ -31,9 +31,10 @@ from posttrain.memory_estimate.tracker import (
     tracked,
 )
 from posttrain.models.adapters import behind_adapters, is_adapted
-from posttrain.models.distributed import pair_parts, parts_of
+from posttrain.models.distributed import parts_of
+from posttrain.models.micro_batches import NO_LIMIT
 from posttrain.models.optimizers import build_optimizer
-from posttrain.models.params import MAX_GRAD_NORM, OptimizerKind
+from posttrain.models.params import MAX_GRAD_NORM, OptimizerKind, at_once_of
 from posttrain.models.precision import frozen_copy, loaded_dtype
 from posttrain.models.row_losses import BATCH_TOKENS
 from posttrain.models.sharding import quantization_of
@@ -118,28 +119,36 @@ class _StageSetup:
 
 
 def rows_at_once(params: Params, stage: str) -> int:
-    """The micro-batch of a training step, in rows; 0 where the stage trains nothing."""
-    at_once = params.model.rows_at_once
+    """The micro-batch of a training step, in rows as long as the knobs allow; 0 where the stage
+    trains nothing."""
     if stage == "train_policy":
         return max((_policy_rows(params, one) for one in params.train_policy.phases.values()), default=0)
     match getattr(params, stage):
         case TrainSftParams() as sft:
-            return parts_of(sft.batch_size, "train_sft.batch_size", at_once)[1]
+            return _rows_of(params, sft.batch_size, params.validate_data.max_tokens)
         case TrainRewardModelParams() as of_pairs:
-            return 2 * pair_parts(of_pairs.batch_size, f"the batch_size of {stage}", at_once)[1]
+            return _rows_of(params, of_pairs.batch_size, params.agent.max_context_tokens, is_of_pairs=True)
     return 0
 
 
 def _policy_rows(params: Params, algorithm: Phase) -> int:
-    at_once = params.model.rows_at_once
+    width = params.agent.max_context_tokens
     match algorithm:
         case OnlineParams() as online:
+            at_once = at_once_of(params.model)
             num_episodes = online.tasks_per_step // online.minibatches * online.group_size
-            return min(at_once or math.ceil(num_episodes / NUM_MICRO_BATCHES), num_episodes)
+            is_cut = at_once.rows is not None or at_once.tokens is not None
+            return at_once.num_rows(width, num_episodes if is_cut else math.ceil(num_episodes / NUM_MICRO_BATCHES))
         case RejectionSamplingParams(batch_size=batch_size):
-            return parts_of(batch_size, "train_policy.algorithm.batch_size", at_once)[1]
+            return _rows_of(params, batch_size, width)
         case _:
-            return 2 * pair_parts(algorithm.batch_size, "train_policy.algorithm.batch_size", at_once)[1]
+            return _rows_of(params, algorithm.batch_size, width, is_of_pairs=True)
+
+
+def _rows_of(params: Params, batch_size: int, width: int, *, is_of_pairs: bool = False) -> int:
+    at_once = at_once_of(params.model).in_pairs if is_of_pairs else at_once_of(params.model)
+    num_rows = parts_of(batch_size, "a batch_size", at_once)[1]
+    return (2 if is_of_pairs else 1) * at_once.num_rows(width, num_rows)
 
 
 def _resampling(own: _StageSetup) -> None:
@@ -154,7 +163,12 @@ def _sft(own: _StageSetup) -> None:
     width = own.params.validate_data.max_tokens
     _supervised(own, model, rows_at_once(own.params, "train_sft"), width, knobs.optimizer)
     with torch.no_grad():
-        agent_logprobs(model, *_rows(own.params.model.rows_at_once or knobs.batch_size, width))
+        agent_logprobs(
+            model,
+            *_rows(
+                at_once_of(own.params.model).num_rows(width, own.params.model.rows_at_once or knobs.batch_size), width
+            ),
+        )
 
 
 def _supervised(own: _StageSetup, model: Any, num_rows: int, width: int, optimizer: OptimizerKind) -> None:
@@ -224,9 +238,9 @@ def _online(own: _StageSetup, model: Any, algorithm: OnlineParams) -> None:
             critic = Critic(model, algorithm.credit.critic, device=torch.device("cpu"))
     optimizer = _optimizer(own, model, own.params.train_policy.optimizer)
     rows_per_part = _policy_rows(own.params, algorithm)
-    at_once = own.params.model.rows_at_once
-    of_critic = rows_per_part * (algorithm.minibatches if at_once is None else 1)  # it learns from whole steps
-    num_measured = min(at_once or algorithm.tasks_per_step, algorithm.tasks_per_step)
+    at_once = at_once_of(own.params.model)
+    of_critic = rows_per_part * (algorithm.minibatches if at_once == NO_LIMIT else 1)  # it learns from whole steps
+    num_measured = at_once.num_rows(width, algorithm.tasks_per_step)
 
     def loss() -> Tensor:
         scores = _scores(model, rows_per_part, width, with_entropies=algorithm.entropy_bonus > 0)

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from posttrain.models.cpu_kernels import use_cpu_kernels
+from posttrain.models.micro_batches import NO_LIMIT, AtOnce
 from posttrain.runtime.exits import ConfigurationError
 
 T = TypeVar("T")
@@ -62,21 +63,19 @@ def is_first() -> bool:
     return index() == 0
 
 
-def parts_of(batch_size: int, knob: str, at_once: int | None = None) -> tuple[int, int]:
+def parts_of(batch_size: int, knob: str, at_once: AtOnce = NO_LIMIT) -> tuple[int, int]:
     """Number and size of the micro-batches of a process's share: 32 rows on 2 processes are 4 of
-    4 rows, with at most 3 rows `at_once` 8 of 2."""
+    4 rows, with at most 3 rows `at_once` 8 of 2. With a limit in tokens 1 of 16, which the step
+    cuts by length."""
     refuse_unequal_shares(batch_size, knob)
     share = batch_size // count()
-    if at_once is not None:
-        rows = next(rows for rows in range(min(at_once, share), 0, -1) if share % rows == 0)
+    if at_once.tokens is not None:
+        return 1, share
+    if at_once.rows is not None:
+        rows = next(rows for rows in range(min(at_once.rows, share), 0, -1) if share % rows == 0)
         return share // rows, rows
     num_parts = NUM_PARTS if share % NUM_PARTS == 0 else 1
     return num_parts, share // num_parts
-
-
-def pair_parts(batch_size: int, knob: str, at_once: int | None = None) -> tuple[int, int]:
-    """The same for pairs, which have two rows each."""
-    return parts_of(batch_size, knob, None if at_once is None else max(at_once // 2, 1))
 
 
 def refuse_unequal_shares(batch_size: int, knob: str) -> None:

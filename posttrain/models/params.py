@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from posttrain.models.micro_batches import AtOnce
 from posttrain.runtime.knobs import SLIP, Decay, Rate, Section, SmallCount, nearest
 
 # Architectures (`model_type`) with the linear layers below; models from scratch are Qwen3s. A test
@@ -25,6 +26,8 @@ Dtype = Literal["float32", "bfloat16"]
 # size of a micro-batch of training; None: a quarter of a process's share of a step, online an
 # eighth
 RowsAtOnce = Annotated[int, Field(ge=1, le=100_000, description=SLIP)] | None
+# of a micro-batch, padding included, instead of a number of rows or beside it
+TokensAtOnce = Annotated[int, Field(ge=2, le=1_000_000_000, description=SLIP)] | None
 
 
 BETAS, MAX_GRAD_NORM = (0.9, 0.95), 1.0
@@ -87,6 +90,7 @@ class ScratchModel(Section):
     adapter: Adapter
     gradient_checkpointing: bool
     rows_at_once: RowsAtOnce = None
+    tokens_at_once: TokensAtOnce = None
     dtype: Dtype
 
     @model_validator(mode="after")
@@ -123,6 +127,7 @@ class PretrainedModel(Section):
     adapter: Adapter
     gradient_checkpointing: bool
     rows_at_once: RowsAtOnce = None
+    tokens_at_once: TokensAtOnce = None
     dtype: Dtype
 
 
@@ -130,6 +135,10 @@ class PrepareModelParams(Section):
     warmup_steps: Annotated[int, Field(ge=0, le=10_000_000, description=SLIP)]
     warmup_batch_size: SmallCount
     lr: Rate
+
+
+def at_once_of(model: ScratchModel | PretrainedModel) -> AtOnce:
+    return AtOnce(model.rows_at_once, model.tokens_at_once)
 
 
 def target_problem(targets: Sequence[str], num_layers: int) -> str | None:

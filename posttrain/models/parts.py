@@ -9,12 +9,13 @@ one part after the other, each operation shared out, and holds one set of gradie
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 MAX_WEIGHTS = 10_000_000  # of a small model
 _num_threads: ContextVar[int] = ContextVar("num_threads", default=1)
@@ -59,6 +60,15 @@ def in_threads(compute: Callable[[Part], Result], parts: Sequence[Part]) -> Iter
         yield from pool.map(compute, parts)
 
 
+def exchanging(model: Any, *, is_last: bool) -> AbstractContextManager[None]:
+    """Context of a part's passes: processes add up their gradients with the last one only. Under
+    FSDP with each, as it would else keep the gradients of the whole model."""
+    if is_last or not isinstance(model, DistributedDataParallel):
+        return nullcontext()
+    found: AbstractContextManager[None] = model.no_sync()
+    return found
+
+
 def add_gradients(
     model: Any,
     loss_of: Callable[[Part], tuple[Tensor, Result]],
@@ -70,9 +80,10 @@ def add_gradients(
     gives beside each loss. `backward` is called where parts come one after the other."""
     if not is_small_on_cpu(model):
         results = []
-        for part in parts:
-            loss, result = loss_of(part)
-            backward(loss)
+        for number, part in enumerate(parts, 1):
+            with exchanging(model, is_last=number == len(parts)):
+                loss, result = loss_of(part)
+                backward(loss)
             results.append(result)
         return results
     weights = [weight for weight in model.parameters() if weight.requires_grad]

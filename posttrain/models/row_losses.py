@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from posttrain.models.codec import TokenRow
 from posttrain.models.cpu_kernels import fast_products
+from posttrain.models.micro_batches import AtOnce, cut_by_length
 from posttrain.models.parts import in_threads, parts_beside
 from posttrain.models.token_logprobs import IGNORED, agent_logprobs, labels_of, pad_right
 
@@ -20,10 +21,7 @@ def row_losses(
 ) -> NDArray[np.float64]:
     """Shape (N,), 0 for a row in which the agent wrote nothing. Rows are batched by length and
     padded on the right, where causal attention never looks: no mask is needed."""
-    order = sorted(range(len(rows)), key=lambda index: (len(rows[index].input_ids), index))
-    batches: list[list[int]] = []
-    while (done := sum(map(len, batches))) < len(order):
-        batches.append(_next_batch(order, rows, done))
+    batches = cut_by_length([len(row.input_ids) for row in rows], AtOnce(tokens=BATCH_TOKENS))
     losses = np.zeros(len(rows))
     done = 0
 
@@ -36,16 +34,8 @@ def row_losses(
             losses[batch] = of_batch
             done += len(batch)
             if progress:
-                progress(done, len(order))
+                progress(done, len(rows))
     return losses
-
-
-def _next_batch(order: Sequence[int], rows: Sequence[TokenRow], start: int) -> list[int]:
-    """The next rows that fit into BATCH_TOKENS padded tokens, at least one."""
-    end = start + 1
-    while end < len(order) and (end + 1 - start) * len(rows[order[end]].input_ids) <= BATCH_TOKENS:
-        end += 1
-    return list(order[start:end])
 
 
 def _batch_losses(model: Any, rows: Sequence[TokenRow], pad_id: int) -> NDArray[np.float64]:

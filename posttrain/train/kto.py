@@ -7,7 +7,7 @@ z))) of a desirable one and `undesirable_weight` (1 - sigmoid(beta (z - r))) of 
 
 z is how far the policy has come: the mean gain of mismatched episodes, at least 0, each a task's
 prompt, then what the agent wrote and read in the episode before it in the step. TRL takes the mean
-over a part of the step, in all processes.
+over a micro-batch, in all processes; with `model.tokens_at_once` it is over the step.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +21,7 @@ from torch import Tensor
 from trl import KTOConfig, KTOTrainer
 
 from posttrain.models.codec import TokenRow
+from posttrain.models.distributed import gather
 from posttrain.train.pair_training import COLUMNS, PairTraining, ReferenceTrainer, episode_logprobs, padded
 from posttrain.train.policy_params import KtoParams
 from posttrain.train.sample_order import drawn_by_length
@@ -78,12 +79,28 @@ class _Kto(ReferenceTrainer, KTOTrainer):  # type: ignore[misc]  # trl is untype
     """KTOTrainer on token ids; logs how often, of a desirable and an undesirable episode of a part,
     the first gained more."""
 
+    _step_gain: float | None = None  # z of a step that is cut by tokens
+
     def reference_columns(self, batch: Mapping[str, Tensor]) -> dict[str, list[float]]:
         columns = {}
         for kind in (MATCHED, MISMATCHED):
             own = {name: batch[f"{kind}{name}"] for name in ("input_ids", "completion_mask")}
             columns[f"ref_{kind}logps"] = episode_logprobs(self.model, own)
         return columns
+
+    def learn_parts(self, model: Any, parts: Sequence[Mapping[str, Tensor]], sizes: Sequence[int]) -> Tensor:
+        self._step_gain = None
+        gains = [(self._compute_kl_logps(model, part) - part["ref_KL_logps"]).double() for part in parts]
+        own = float(torch.cat(gains).sum()), sum(sizes)
+        total, num_rows = np.sum(gather(own), axis=0)
+        self._step_gain = float(total / num_rows)
+        return super().learn_parts(model, parts, sizes)
+
+    def _compute_kl_logps(self, model: Any, batch: Mapping[str, Tensor]) -> Tensor:
+        if self._step_gain is not None:
+            return torch.full_like(batch["ref_KL_logps"], self._step_gain)
+        logprobs: Tensor = super()._compute_kl_logps(model, batch)
+        return logprobs
 
     def compute_loss(
         self,
@@ -93,6 +110,8 @@ class _Kto(ReferenceTrainer, KTOTrainer):  # type: ignore[misc]  # trl is untype
         num_items_in_batch: Tensor | None = None,
     ) -> Any:
         logprobs: list[Tensor] = []
+        if self._step_gain is not None:  # what TRL subtracts from it is in it
+            inputs = {**inputs, "ref_KL_logps": torch.zeros_like(inputs["ref_KL_logps"])}
 
         def recording(**arguments: Any) -> Any:
             outputs = model(**arguments)

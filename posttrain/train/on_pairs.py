@@ -14,7 +14,7 @@ episode's gain in log-likelihood over the first policy less the rejected one's, 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 from trl import DPOConfig, DPOTrainer
@@ -103,6 +103,8 @@ def dpo_trainer(training: PairTraining, params: DpoParams) -> ReferenceTrainer:
 
 
 class _Dpo(ReferenceTrainer, DPOTrainer):  # type: ignore[misc]  # trl is untyped
+    is_of_pairs: ClassVar = True
+
     def __init__(self, *, is_reference_free: bool, **arguments: Any) -> None:
         self._is_reference_free = is_reference_free
         super().__init__(**arguments)

@@ -15,9 +15,7 @@ from typing import Any, ClassVar
 from datasets import disable_progress_bars
 from torch import Tensor
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
-from trl.trainer.utils import add_fused_lm_head
 
-from posttrain.models.adapters import behind_adapters
 from posttrain.models.token_logprobs import agent_logprobs
 from posttrain.train.pair_training import PairTraining, batch_labels, pair_collator, pair_dataset
 from posttrain.train.policy_params import OrpoParams
@@ -28,7 +26,7 @@ LEAST_DOUBT = 1e-6  # in nats per token; below it an episode's odds are taken fo
 
 def orpo_trainer(training: PairTraining, params: OrpoParams) -> Resumable:
     disable_progress_bars()  # of TRL's passes over the rows, which change nothing
-    trainer = _Orpo(
+    return _Orpo(
         args=ORPOConfig(
             **training.arguments(params),
             max_length=max(len(row.input_ids) for pair in training.pairs for row in pair),
@@ -37,11 +35,10 @@ def orpo_trainer(training: PairTraining, params: OrpoParams) -> Resumable:
         data_collator=pair_collator(training.tokenizer),
         **training.parts(),
     )
-    add_fused_lm_head(behind_adapters(trainer.model))
-    return trainer
 
 
 class _Orpo(Resumable, ORPOTrainer):  # type: ignore[misc]  # trl is untyped
+    is_of_pairs: ClassVar = True
     logged: ClassVar = {
         "loss": "loss",
         "learning_rate": "lr",

@@ -14,12 +14,13 @@ from datasets import Dataset
 from torch import Tensor
 
 from posttrain.models.codec import TokenRow
-from posttrain.models.distributed import is_sharded, pair_parts
+from posttrain.models.distributed import is_sharded, parts_of
+from posttrain.models.micro_batches import cut_by_length
 from posttrain.models.params import OptimizerParams
 from posttrain.models.sharding import learner_of
 from posttrain.models.token_logprobs import IGNORED, agent_logprobs, pad_right
 from posttrain.train.policy_params import PairParams
-from posttrain.train.resumable_trainer import Resumable, TrainingRun, trainer_arguments
+from posttrain.train.resumable_trainer import Resumable, TrainingRun, num_tokens, trainer_arguments
 from posttrain.train.sample_order import IntArray, drawn_by_length
 
 SIDES = ("chosen", "rejected")
@@ -45,8 +46,8 @@ class PairTraining:
 
     def arguments(self, params: PairParams) -> dict[str, Any]:
         """The trainer's arguments."""
-        num_parts, pairs_per_part = pair_parts(
-            params.batch_size, "train_policy.algorithm.batch_size", self.run.rows_at_once
+        num_parts, pairs_per_part = parts_of(
+            params.batch_size, "train_policy.algorithm.batch_size", self.run.at_once.in_pairs
         )
         common = trainer_arguments(
             self.run,
@@ -142,10 +143,15 @@ class ReferenceTrainer(Resumable):
         # TRL calls this before the model is trained or loaded from a checkpoint: it is its own
         # reference
         columns: dict[str, list[float]] = {}
-        for start in range(0, len(dataset), batch_size):
-            part = dataset.select(range(start, min(start + batch_size, len(dataset)))).to_list()
-            for name, logprobs in self.reference_columns(self.data_collator(part)).items():
-                columns.setdefault(name, []).extend(logprobs)
+        places = [range(start, min(start + batch_size, len(dataset))) for start in range(0, len(dataset), batch_size)]
+        if self.run.at_once.tokens is not None:
+            at_once = self.run.at_once.in_pairs if self.is_of_pairs else self.run.at_once
+            places = cut_by_length([num_tokens(row) for row in dataset], at_once)
+        for part in places:
+            for name, logprobs in self.reference_columns(self.data_collator(dataset.select(part).to_list())).items():
+                column = columns.setdefault(name, [0.0] * len(dataset))
+                for place, logprob in zip(part, logprobs, strict=True):
+                    column[place] = logprob
         for name, logprobs in columns.items():
             dataset = dataset.add_column(name, logprobs)
         return dataset

@@ -112,7 +112,7 @@ def train_process_model(
 ) -> None:
     """Train `model`, a new reward model, in place on episodes used in shuffled passes; the loss is
     a mean over a step's labelled states. Resumes from `run.checkpoint`."""
-    num_parts, rows_per_part = parts_of(params.batch_size, "train_process_model.batch_size", run.rows_at_once)
+    num_parts, rows_per_part = parts_of(params.batch_size, "train_process_model.batch_size", run.at_once)
     optimizer_params = OptimizerParams(lr=params.lr, optimizer="adamw")
     how = {"max_steps": params.max_steps, "checkpoint_every_steps": params.checkpoint_every_steps, "seed": seed}
     ids_N = [list(one.trajectory.token_ids) for one in episodes]

@@ -17,23 +17,24 @@ import shutil
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.utils import logging
 
 from posttrain.models import distributed, sharding
 from posttrain.models.cpu_kernels import fast_products
 from posttrain.models.loading import CHECKPOINTING
+from posttrain.models.micro_batches import NO_LIMIT, AtOnce, cut_alike, dealt
 from posttrain.models.optimizers import optimizer_of
 from posttrain.models.params import OptimizerParams
-from posttrain.models.parts import parts_beside
-from posttrain.runtime.exits import DataError, Interrupted
+from posttrain.models.parts import exchanging, parts_beside
+from posttrain.runtime.exits import ConfigurationError, DataError, Interrupted
 from posttrain.runtime.worker import STOP_SIGNALS
 from posttrain.tracking.alarms import Alarms
 from posttrain.tracking.metrics_log import MetricsLog, MetricValue, Sink
@@ -41,19 +42,20 @@ from posttrain.train.checkpointing import PREFIX, is_complete, newest_complete, 
 
 METRICS = "metrics.jsonl"
 SCHEDULES = {"linear": "linear", "constant": "constant_with_warmup", "cosine": "cosine"}  # as transformers names them
+ROWS = "rows"  # of a batch that is cut within the step
 STATE, OPTIMIZER, SCHEDULER = "trainer_state.json", "optimizer.pt", "scheduler.pt"
 
 
 @dataclass(slots=True)
 class TrainingRun:
     """One training. `folder`: of its checkpoints; `checkpoint`: the one to resume from;
-    `metrics`: None in all processes but the first; `rows_at_once`: see `distributed.parts_of`."""
+    `metrics`: None in all processes but the first; `at_once`: limits of a micro-batch."""
 
     folder: Path
     checkpoint: Path | None
     metrics: MetricsLog | None
     progress: Callable[[int, int, str], None]
-    rows_at_once: int | None = None
+    at_once: AtOnce = NO_LIMIT
     stop: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -69,7 +71,7 @@ def open_run(
     sinks: tuple[Sink, ...] = (),
     alarms: Alarms | None = None,
     progress: Callable[[int, int, str], None] = lambda *_: None,
-    rows_at_once: int | None = None,
+    at_once: AtOnce = NO_LIMIT,
 ) -> Iterator[TrainingRun]:
     """Find the checkpoint to resume from, bring `folder/metrics.jsonl` back to where it stood
     then, and listen for SIGTERM and SIGUSR1. The first process alone writes and reports."""
@@ -80,7 +82,7 @@ def open_run(
         # TRL reads names that transformers has deprecated
         warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
         own_progress = progress if distributed.is_first() else lambda *_: None
-        run = TrainingRun(folder, checkpoint, metrics, own_progress, rows_at_once)
+        run = TrainingRun(folder, checkpoint, metrics, own_progress, at_once)
 
         before = {number: signal.signal(number, lambda *_: run.stop.set()) for number in STOP_SIGNALS}
         try:
@@ -106,7 +108,7 @@ def open_part(run: TrainingRun, name: str, *, first_step: int, num_steps: int) -
         def progress(step: int, _: int, note: str) -> None:
             run.progress(first_step + step, num_steps, note)
 
-        yield TrainingRun(folder, checkpoint, metrics, progress, run.rows_at_once, run.stop)
+        yield TrainingRun(folder, checkpoint, metrics, progress, run.at_once, run.stop)
 
 
 class _IntoWhole:
@@ -169,6 +171,19 @@ def trainer_arguments(
         CHECKPOINTING: getattr(model, f"is_{CHECKPOINTING}"),  # TRL would turn it on
         "bf16": False,  # the weights have their dtype already; TRL would turn on autocast
     }
+
+
+def num_tokens(row: Mapping[str, Any]) -> int:
+    """Of a data set's row, the longest of its sides."""
+    return max(len(values) for name, values in row.items() if name.endswith("ids"))
+
+
+def _refuse_deepspeed(at_once: AtOnce) -> None:
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED", "false") == "true":
+        raise ConfigurationError(
+            f"model.tokens_at_once is {at_once.tokens}, and DeepSpeed makes an optimizer step after a fixed number of "
+            "micro-batches: take model.rows_at_once, or infra/accelerate/ddp.yaml or fsdp.yaml"
+        )
 
 
 def asked_to_stop(step: int, last: int) -> Interrupted:
@@ -236,18 +251,42 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # transformers is unt
             self._run.progress(state.global_step, state.max_steps, "")
 
 
+class _Rows:
+    """Rows on their way through the data loader, which would send each number of a list."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self.rows = rows
+
+
 class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
     """Mixed in before a TRL trainer. `whole` is the model whose weights the caller reads; what is
-    trained is its `sharding.learner_of`."""
+    trained is its `sharding.learner_of`.
+
+    With a limit in tokens, or `rows_beside`, a batch is all of this process's rows of a step, cut
+    here; transformers has micro-batches of one number of rows only.
+    """
 
     logged: ClassVar[Mapping[str, str]] = {}
+    is_of_pairs: ClassVar[bool] = False  # a row of the data set is two of the model's
 
-    def __init__(self, *, run: TrainingRun, whole: nn.Module, optimizer_params: OptimizerParams, **kwargs: Any) -> None:
-        self.run, self.whole = run, whole
+    def __init__(
+        self,
+        *,
+        run: TrainingRun,
+        whole: nn.Module,
+        optimizer_params: OptimizerParams,
+        rows_beside: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        self.run, self.whole, self._rows_beside = run, whole, rows_beside
         logging.disable_progress_bar()
         learner = sharding.learner_of(whole, optimizer_params.optimizer)
         built = optimizer_of(learner, optimizer_params)
         super().__init__(model=learner, **kwargs)
+        self.collate: Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]] = self.data_collator
+        if rows_beside or run.at_once.tokens is not None:
+            self.data_collator = lambda rows: {ROWS: _Rows(rows)}
+            _refuse_deepspeed(run.at_once)
         self.optimizer: Any = built  # not as an argument, which is refused under FSDP
         self.remove_callback(PrinterCallback)
         self.add_callback(RunCallback(run, self.logged))
@@ -260,6 +299,7 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
         if checkpoint is not None:
             state = TrainerState.load_from_json(str(checkpoint / STATE))
         if checkpoint is None or not self.is_over(state):
+            self._deal_rows()
             with fast_products(self.args.device), parts_beside(self.model):
                 self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
             state, checkpoint = self.state, None
@@ -270,6 +310,58 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
 
     def is_over(self, state: TrainerState) -> bool:
         return bool(state.global_step >= self.args.max_steps)
+
+    def training_step(
+        self, model: Any, inputs: Mapping[str, Any], num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """Gradients of a micro-batch, or where the step is cut here of all of them; the loss."""
+        if ROWS not in inputs:
+            loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
+            return loss
+        model.train()
+        rows = inputs[ROWS].rows
+        places = self._cut(rows)
+        parts = [self._prepare_inputs(self.collate([rows[place] for place in part])) for part in places]
+        return self.learn_parts(model, parts, [len(part) for part in places])
+
+    def learn_parts(self, model: Any, parts: Sequence[Mapping[str, Any]], sizes: Sequence[int]) -> Tensor:
+        """Add up the gradients of a step's parts of so many rows; returns the step's loss."""
+        num_items, losses = self._get_num_items_in_batch(list(parts), self.args.device), []
+        is_of_step = self.model_accepts_loss_kwargs and num_items is not None
+        for number, (part, size) in enumerate(zip(parts, sizes, strict=True), 1):
+            with exchanging(model, is_last=number == len(parts)), self._logging(size):
+                # a mean over rows weighs as many as they are; a sum over the step's tokens is whole
+                share = 1.0 if is_of_step else size / sum(sizes)
+                loss = self.compute_loss(model, part, num_items_in_batch=num_items) * share
+                self.accelerator.backward(loss)
+            losses.append(loss.detach())
+        return torch.stack(losses).sum()
+
+    def _cut(self, rows: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+        at_once = self.run.at_once
+        if at_once.tokens is None:
+            size = self._rows_beside
+            return [list(range(start, min(start + size, len(rows)))) for start in range(0, len(rows), size)]
+        lengths_of = distributed.gather([num_tokens(row) for row in rows])
+        return cut_alike(lengths_of, at_once.in_pairs if self.is_of_pairs else at_once)[distributed.index()]
+
+    @contextlib.contextmanager
+    def _logging(self, size: int) -> Iterator[None]:
+        """Context in which what TRL logs counts `size` times: it takes means over micro-batches."""
+        metrics = (getattr(self, "_metrics", None) or getattr(self, "_stored_metrics", {})).get("train", {})
+        before = {name: len(values) for name, values in metrics.items()}
+        yield
+        for name, values in metrics.items():
+            values.extend(values[before.get(name, 0) :] * (size - 1))
+
+    def _deal_rows(self) -> None:
+        """Give all processes as many tokens of a step, whose rows stand by falling length."""
+        if self.run.at_once.tokens is None or distributed.count() == 1:
+            return
+        size = self.args.per_device_train_batch_size * distributed.count()
+        order = [place for share in dealt(size, distributed.count()) for place in share]
+        starts = range(0, len(self.train_dataset), size)
+        self.train_dataset = self.train_dataset.select([start + place for start in starts for place in order])
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write none: it names versions and paths of this machine."""

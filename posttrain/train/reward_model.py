@@ -17,7 +17,7 @@ from transformers import AutoModelForSequenceClassification
 from trl import RewardConfig, RewardTrainer
 
 from posttrain.models.codec import TokenRow
-from posttrain.models.distributed import pair_parts
+from posttrain.models.distributed import parts_of
 from posttrain.models.loading import load_sound
 from posttrain.models.params import Dtype, OptimizerParams, PretrainedModel, Quantization, ScratchModel
 from posttrain.models.precision import loaded_dtype
@@ -62,7 +62,7 @@ def train_reward_model(
 ) -> None:
     """Train `model` in place on (chosen, rejected) pairs in shuffled passes, drawn by their
     `weights` (none: all alike). Resumes from `run.checkpoint`."""
-    num_parts, pairs_per_part = pair_parts(params.batch_size, "train_reward_model.batch_size", run.rows_at_once)
+    num_parts, pairs_per_part = parts_of(params.batch_size, "train_reward_model.batch_size", run.at_once.in_pairs)
     lengths = [max(len(row.input_ids) for row in pair) for pair in pairs]
     optimizer_params = OptimizerParams(lr=params.lr, optimizer="adamw")
     arguments = RewardConfig(
@@ -118,6 +118,7 @@ def score_episodes(model: Any, token_ids_N: Sequence[Sequence[int]]) -> list[flo
 class _RewardModel(Resumable, RewardTrainer):  # type: ignore[misc]  # trl is untyped
     """RewardTrainer on pairs that are token ids already."""
 
+    is_of_pairs: ClassVar = True
     logged: ClassVar[Mapping[str, str]] = {
         "loss": "loss",
         "learning_rate": "lr",

@@ -27,6 +27,7 @@ from trl import SFTConfig, SFTTrainer
 from posttrain.data.schemas import TrajectoryRow
 from posttrain.models.codec import CALL, NONE, OBSERVED, REASONING, ChatCodec, TokenRow
 from posttrain.models.distributed import count, gather, index, parts_of
+from posttrain.models.micro_batches import AtOnce, cut_by_length
 from posttrain.models.parts import add_gradients, is_small_on_cpu
 from posttrain.models.token_logprobs import IGNORED, agent_logprobs, labels_of, pad_right
 from posttrain.runtime.exits import ConfigurationError
@@ -84,7 +85,7 @@ def train_sft(
     """Train `model` in place, on rows of which each value in `values` has its share. At the end
     it holds the weights of the lowest dev loss; without dev rows those of the last step. `ewc` is
     added to the loss. Resumes from `run.checkpoint`."""
-    num_parts, rows_per_part = parts_of(params.batch_size, "train_sft.batch_size", run.rows_at_once)
+    num_parts, rows_per_part = parts_of(params.batch_size, "train_sft.batch_size", run.at_once)
     is_beside = count() == 1 and is_small_on_cpu(model)
     if params.gradient_cosine_rows and count() > 1:
         raise ConfigurationError(
@@ -105,10 +106,10 @@ def train_sft(
             checkpoint_every_steps=params.eval_every_steps,
             seed=seed,
         ),
-        # a small model takes all parts of a step at once, in `training_step`
+        # a small model takes all parts of a step at once, in `learn_parts`
         per_device_train_batch_size=rows_per_part * (num_parts if is_beside else 1),
         gradient_accumulation_steps=1 if is_beside else num_parts,
-        per_device_eval_batch_size=run.rows_at_once or max(1, params.batch_size // count()),
+        per_device_eval_batch_size=run.at_once.rows or max(1, params.batch_size // count()),
         eval_strategy="steps" if dev_rows else "no",
         eval_steps=params.eval_every_steps,
         metric_for_best_model="loss",
@@ -137,18 +138,16 @@ def has_stopped_improving(losses: Sequence[float], patience: int) -> bool:
     return len(losses) - 1 - int(np.argmin(losses)) >= patience if losses else False
 
 
-def mean_losses(model: Any, rows: Dataset, collator: Collator, *, batch_size: int) -> dict[str, float]:
+def mean_losses(model: Any, rows: Dataset, collator: Collator, *, at_once: AtOnce) -> dict[str, float]:
     """Mean loss per agent token over all rows, and over those of each category (NaN without
     any). Processes take batches in turns; one for which none is left takes a row to no effect,
     as they exchange shards."""
     sums = _CategorySums()
-    lengths = [len(ids) for ids in rows["input_ids"]]
     # rows of one length together: little padding, and a mean does not depend on the order
-    by_length = rows.select(np.argsort(lengths, kind="stable"))
-    for turn in range(0, len(by_length), batch_size * count()):
-        start = turn + batch_size * index()
-        own = range(start, min(start + batch_size, len(by_length)))
-        batch = collator(by_length.select(own or range(1)).to_list())
+    batches = cut_by_length([len(ids) for ids in rows["input_ids"]], at_once)
+    for turn in range(0, len(batches), count()):
+        own = batches[turn + index()] if turn + index() < len(batches) else []
+        batch = collator(rows.select(own or range(1)).to_list())
         with torch.no_grad():
             logprobs = agent_logprobs(
                 model, batch["input_ids"].to(model.device), batch["labels"].to(model.device)
@@ -170,12 +169,12 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
         OBSERVATION: OBSERVATION,
     }
 
-    def __init__(self, *, params: TrainSftParams, rows_beside: int, ewc: Ewc | None, **kwargs: Any) -> None:
+    def __init__(self, *, params: TrainSftParams, ewc: Ewc | None, **kwargs: Any) -> None:
         if params.gradient_cosine_rows:
             names = cosine_names(kwargs["whole"])
             self.logged = self.logged | dict(zip(names, names, strict=True))  # type: ignore[misc]
         super().__init__(**kwargs)
-        self._patience, self._rows_beside = params.early_stopping_patience, rows_beside
+        self._patience = params.early_stopping_patience
         self._observation_weight, self._ewc = params.observation_weight, ewc
         self._sums, self._num_cosine_rows = _CategorySums(), params.gradient_cosine_rows
 
@@ -186,21 +185,17 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
         self, model: Any, inputs: dict[str, Tensor], num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
         """Gradients of a step's rows and, with the last of them, of the penalty."""
-        if not self._rows_beside or num_items_in_batch is None:
-            loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
-        else:
-            loss = self._step_in_parts(model, self._with_observations(inputs), max(num_items_in_batch, 1))
+        loss = super().training_step(model, inputs, num_items_in_batch)
         if self._ewc is not None and self.accelerator.sync_gradients:
             loss = loss + self._ewc.add_gradients(self.model)
         return loss
 
-    def _step_in_parts(self, model: Any, inputs: Mapping[str, Tensor], num_tokens: Tensor | int) -> Tensor:
-        """Gradients of a small model, of parts of `rows_beside` rows side by side."""
-        model.train()
-        starts = range(0, len(inputs["input_ids"]), self._rows_beside)
-        parts = [
-            _cut({name: one[start : start + self._rows_beside] for name, one in inputs.items()}) for start in starts
-        ]
+    def learn_parts(self, model: Any, parts: Sequence[Mapping[str, Tensor]], sizes: Sequence[int]) -> Tensor:
+        """Those of a small model side by side."""
+        if not self._rows_beside:
+            return super().learn_parts(model, parts, sizes)
+        num_tokens = max(self._get_num_items_in_batch(list(parts), self.args.device), 1)
+        parts = [_cut(self._with_observations(part)) for part in parts]
 
         def loss_of(part: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
             logprobs_N_T = agent_logprobs(model, part["input_ids"], part["labels"])
@@ -241,9 +236,9 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         self.model.eval()
-        losses = mean_losses(
-            self.model, self.eval_dataset, self.data_collator, batch_size=self.args.per_device_eval_batch_size
-        )
+        tokens = self.run.at_once.tokens
+        at_once = AtOnce(self.run.at_once.rows if tokens else self.args.per_device_eval_batch_size, tokens)
+        losses = mean_losses(self.model, self.eval_dataset, self.collate, at_once=at_once)
         metrics = {f"eval_{name}": loss for name, loss in losses.items()}
         if self._num_cosine_rows:
             metrics |= gradient_cosines(self.model, self._cosine_batches())
@@ -254,10 +249,12 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
         return metrics
 
     def _cosine_batches(self) -> list[dict[str, Tensor]]:
-        rows, size = self.eval_dataset, self.args.per_device_eval_batch_size
+        rows = self.eval_dataset
         num_rows = min(self._num_cosine_rows, len(rows))
+        longest = max(len(ids) for ids in rows["input_ids"][:num_rows])
+        size = self.run.at_once.num_rows(longest, self.args.per_device_eval_batch_size)
         ranges = (range(start, min(start + size, num_rows)) for start in range(0, num_rows, size))
-        return [self.data_collator(rows.select(own).to_list()) for own in ranges]
+        return [self.collate(rows.select(own).to_list()) for own in ranges]
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:

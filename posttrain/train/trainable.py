@@ -20,11 +20,15 @@ from posttrain.models.lora import add_lora, merge_adapters, round_lora_once
 from posttrain.models.params import LoraAdapter, PretrainedModel, ScratchModel
 from posttrain.models.precision import bf16_rescale, computing_in, has_bf16_weights, loaded_dtype
 from posttrain.models.sharding import place_for_training, quantization_of
+from posttrain.models.token_logprobs import refuse_unknown_head
 
 
 def load_trainable(path: Path, params: ScratchModel | PretrainedModel, *, seed: int) -> Any:
-    """The causal LM of a folder, ready for a trainer; `seed` draws the adapters."""
-    return prepared(_load(path, params), params, seed=seed)
+    """The causal LM of a folder, ready for a trainer; `seed` draws the adapters. Raises
+    ConfigurationError where its logits are not what the losses would take for them."""
+    model = _load(path, params)
+    refuse_unknown_head(model)
+    return prepared(model, params, seed=seed)
 
 
 def prepared(

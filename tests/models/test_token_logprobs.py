@@ -1,8 +1,20 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, CohereConfig, Gemma2Config, GraniteConfig, Qwen3Config
 
 from posttrain.models import token_logprobs
-from posttrain.models.token_logprobs import IGNORED, agent_logprobs, agent_scores, labels_of, pad_right
+from posttrain.models.token_logprobs import (
+    IGNORED,
+    agent_logprobs,
+    agent_scores,
+    labels_of,
+    pad_right,
+    refuse_unknown_head,
+)
+from posttrain.runtime.exits import ConfigurationError
 from tests.train.tiny import tiny_model
 
 ROW = [2, 7, 9, 2, 5, 6, 1]
@@ -63,3 +75,59 @@ def test_a_large_vocabularys_logits_are_never_one_tensor(monkeypatch):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
     assert sizes == [5 * vocabulary] * 4 + [4 * vocabulary] + sizes[5:]
     assert len(sizes) == 10  # each was made anew for the backward pass
+
+
+SHAPE = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0}
+FAMILIES = {
+    "gemma2": Gemma2Config(**SHAPE, final_logit_softcapping=0.7),
+    "granite": GraniteConfig(**SHAPE, logits_scaling=0.125),
+    "cohere": CohereConfig(**SHAPE, logit_scale=5.0),
+    "qwen3 with a head of its own": Qwen3Config(**SHAPE, tie_word_embeddings=False),
+}
+
+
+def of_family(name):
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(FAMILIES[name]).eval()
+
+
+def plain(model, ids, temperature):
+    """Log-probabilities and entropies from all logits of the model's own forward pass."""
+    logprobs = (model(ids).logits.float() / temperature).log_softmax(-1)[:, :-1]
+    return logprobs.gather(2, ids[:, 1:, None])[..., 0], -(logprobs.exp() * logprobs).sum(-1)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_values_and_gradients_are_those_of_all_logits_at_once_also_scaled_and_capped_ones(monkeypatch, name):
+    model, ids = of_family(name), torch.randint(1, 50, (2, 11), generator=torch.Generator().manual_seed(1))
+    monkeypatch.setattr(token_logprobs, "MAX_LOGITS", 3 * 50)
+    weights, found = list(model.parameters()), []
+    for scores in (plain(model, ids, 1.3), agent_scores(model, ids, ids, temperature=1.3, with_entropies=True)):
+        gradients = torch.autograd.grad(scores[0].sum() - 0.2 * scores[1].square().sum(), weights, allow_unused=True)
+        found.append([*scores, *(one for one in gradients if one is not None)])
+    for own, ours in zip(*found, strict=True):
+        largest = max(1.0, float(own.detach().abs().max()))  # of a tensor's numbers, which are sums
+        torch.testing.assert_close(ours, own, atol=1e-6 * largest, rtol=1e-5)
+    refuse_unknown_head(model)
+
+
+def test_logits_that_are_changed_in_an_unknown_way_are_refused():
+    model = of_family("qwen3 with a head of its own")
+    own = model.forward
+    model.forward = lambda **given: SimpleNamespace(logits=3 * own(**given).logits)
+    with pytest.raises(ConfigurationError, match=r"type 'qwen3' gives .* Take a model of another family"):
+        refuse_unknown_head(model)
+
+
+def test_adapters_on_the_head_are_computed_and_learnt():
+    """The library refuses them; a caller's own model may have some."""
+    torch.manual_seed(0)
+    model = get_peft_model(
+        of_family("qwen3 with a head of its own"), LoraConfig(r=2, target_modules=["lm_head"], init_lora_weights=False)
+    )
+    ids = torch.randint(1, 50, (1, 9), generator=torch.Generator().manual_seed(1))
+    (own, _), ours = plain(model, ids, 1.0), agent_logprobs(model, ids, ids)
+    torch.testing.assert_close(ours, own, atol=1e-6, rtol=1e-5)
+    ours.sum().backward()
+    assert all(one.grad.any() for one in model.parameters() if one.requires_grad)

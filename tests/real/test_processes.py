@@ -65,6 +65,19 @@ def test_the_first_step_is_that_of_one_process(algorithm, config, alone, tmp_pat
         assert dev
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "config"),
+    [("sft", "fsdp"), ("dpo", "ddp"), ("kto", "ddp"), ("reward_model", "fsdp"), ("online", "fsdp")],
+)
+def test_the_first_steps_are_those_of_one_process_within_a_number_of_tokens(algorithm, config, alone, tmp_path):
+    """Rows are dealt out, parts have unequal numbers of them, logits come in pieces."""
+    _, expected = alone(algorithm)
+    found = run(tmp_path, config, algorithm=algorithm, tokens_at_once=30, max_logits=50)
+    by_part = ("entropy", "margin", "margin_chosen", "margin_rejected", "pair_accuracy", "clip_low", "clip_high")
+    for one, other in zip(found["metrics"][:2], expected["metrics"], strict=False):
+        close(one, other, but=by_part if algorithm in ("kto", "dpo", "online") else ())
+
+
 @pytest.mark.parametrize("is_adapted", [False, True])
 @pytest.mark.parametrize("config", ["ddp", "fsdp"])
 def test_the_first_step_of_learning_online_is_that_of_one_process(config, is_adapted, alone, tmp_path):

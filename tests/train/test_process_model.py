@@ -10,6 +10,7 @@ import torch
 from tiny import play_words, tiny_model, tiny_reward_model, word_task
 from tiny_runs import labelled_words, run_process_model
 
+from posttrain.models.micro_batches import AtOnce
 from posttrain.rollout.episode_sampler import EpisodeSampler
 from posttrain.tracking.metrics_log import read_metrics
 from posttrain.train.process_model import label_states, state_places, state_values
@@ -107,7 +108,7 @@ def test_values_of_tasks_never_seen_come_near_their_labels(tmp_path):
     model = tiny_reward_model()
     with torch.no_grad():
         model.score.weight.zero_()
-    with open_run(tmp_path, rows_at_once=8) as run:
+    with open_run(tmp_path, at_once=AtOnce(8)) as run:
         run_process_model(run, model, max_steps=120, checkpoint_every_steps=120)
     model.eval()
 
@@ -125,7 +126,7 @@ def test_the_loss_is_a_mean_over_the_labelled_states_of_the_step(tmp_path):
         model = tiny_reward_model()
         with torch.no_grad():
             model.score.weight.zero_()
-        with open_run(tmp_path / str(at_once), rows_at_once=at_once) as run:
+        with open_run(tmp_path / str(at_once), at_once=AtOnce(at_once)) as run:
             run_process_model(run, model, max_steps=4)
         losses.append([line["loss"] for line in read_metrics(tmp_path / str(at_once) / METRICS)])
     assert losses[0][0] == pytest.approx(math.log(2), abs=1e-6)

@@ -9,7 +9,8 @@ from tiny import tiny_model
 from tiny_runs import run_online
 
 from posttrain.models import distributed
-from posttrain.models.distributed import pair_parts, parts_of, share_rows
+from posttrain.models.distributed import parts_of, share_rows
+from posttrain.models.micro_batches import AtOnce
 from posttrain.models.sharding import learner_of
 from posttrain.rollout import generator
 from posttrain.rollout.episode_sampler import EpisodeSampler
@@ -36,9 +37,9 @@ def second_of_two(monkeypatch):
     ("at_once", "expected"), [(1, (16, 1)), (3, (8, 2)), (4, (4, 4)), (15, (2, 8)), (16, (1, 16)), (99, (1, 16))]
 )
 def test_no_part_has_more_rows_than_may_go_through_at_once_and_all_have_as_many(at_once, expected):
-    assert parts_of(16, "batch_size", at_once) == expected
-    assert pair_parts(16, "batch_size", 2 * at_once) == expected
-    assert pair_parts(16, "batch_size", 1) == (16, 1), "a pair is two rows, whatever is asked for"
+    assert parts_of(16, "batch_size", AtOnce(at_once)) == expected
+    assert parts_of(16, "batch_size", AtOnce(2 * at_once).in_pairs) == expected
+    assert parts_of(16, "batch_size", AtOnce(1).in_pairs) == (16, 1), "a pair is two rows, whatever is asked for"
 
 
 def test_a_step_is_shared_out_in_the_order_of_its_rows(second_of_two):
@@ -176,14 +177,17 @@ BRANCHES = {"type": "branch_values", "branches": 3, "at": {"type": "turns"}, "sc
         {"join": {"type": "expert", "count": 1, "gamma": 0.1}, "kl": {"type": "loss", "weight": 0.1}},
         {"minibatches": 3, "entropy_bonus": 0.05},
         {"credit": BRANCHES},
+        {"entropy_bonus": 0.05, "kl": {"type": "loss", "weight": 0.1}},
     ],
-    ids=["", "a row at once", "minibatches", "branches"],
+    ids=["", "a row at once", "minibatches", "branches", "tokens"],
 )
 def test_the_first_step_of_learning_online_has_the_episodes_and_metrics_of_one_process(tmp_path, more):
     # 3 tasks, groups of 2: the second process begins in the middle of a group
     what = {"algorithm": "online", "changes": {"tasks_per_step": 3, "group_size": 2, **more}}
     expected = run(tmp_path / "one", **what)
-    found = run(tmp_path / "two", "ddp", **what, rows_at_once=1 if "join" in more else None)
+    # in two passes of one length, the logits of a pass in pieces
+    limits = {"tokens_at_once": 14, "max_logits": 50} if set(more) == {"entropy_bonus", "kl"} else {}
+    found = run(tmp_path / "two", "ddp", **what, rows_at_once=1 if "join" in more else None, **limits)
 
     own, others = episodes(tmp_path / "one", 1), episodes(tmp_path / "two", 1)
     assert len(own) == 6

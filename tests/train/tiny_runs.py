@@ -32,6 +32,7 @@ from tiny import (
 )
 
 from posttrain.models import distributed
+from posttrain.models.micro_batches import AtOnce
 from posttrain.models.optimizers import build_optimizer
 from posttrain.models.params import OptimizerParams
 from posttrain.models.sharding import learner_of
@@ -355,10 +356,12 @@ RUNS = {
 }
 
 
-def run_here(algorithm, folder, model=None, *, progress=lambda *_: None, rows_at_once=None, **changes):
+def run_here(
+    algorithm, folder, model=None, *, progress=lambda *_: None, rows_at_once=None, tokens_at_once=None, **changes
+):
     """In this process: the model, a tiny one unless it is given, and the lines of metrics.jsonl."""
     model = model or tiny_model()
-    with open_run(folder, progress=progress, rows_at_once=rows_at_once) as run:
+    with open_run(folder, progress=progress, at_once=AtOnce(rows_at_once, tokens_at_once)) as run:
         RUNS[algorithm](run, model, **changes)
     return model, read_metrics(folder / METRICS)
 

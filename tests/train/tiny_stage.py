@@ -20,12 +20,16 @@ def tiny_stage(run: StageRun):
     finds its knobs wrong, after step `at`. The file `step` appears in step `at`."""
     from tiny_runs import RUNS, make_model
 
+    from posttrain.models import token_logprobs
+    from posttrain.models.micro_batches import AtOnce
     from posttrain.train.resumable_trainer import open_run
 
     what = json.loads(Path("what.json").read_text())
     model = make_model(what["algorithm"], is_adapted=what.get("is_adapted", False))
     more = {"on_step": write_episodes} if what["algorithm"] == "online" else {}
-    with open_run(run.checkpoint_dir, rows_at_once=what.get("rows_at_once")) as training:
+    at_once = AtOnce(what.get("rows_at_once"), what.get("tokens_at_once"))
+    token_logprobs.MAX_LOGITS = what.get("max_logits", token_logprobs.MAX_LOGITS)
+    with open_run(run.checkpoint_dir, at_once=at_once) as training:
         training.progress = lambda done, total, note: after_step(done, what, run)
         RUNS[what["algorithm"]](training, model, **more, **what.get("changes", {}))
     if run.is_first:

@@ -24,6 +24,7 @@ import torch
 
 from posttrain.models.adapters import is_adapted
 from posttrain.models.precision import compute_dtype
+from posttrain.models.token_logprobs import IGNORED, agent_logprobs
 from posttrain.rollout.engines.protocol import EngineFailed, GenerateRequest, Generation
 from posttrain.rollout.engines.vllm_server import BASE, ServerFailed, VllmServer
 from posttrain.rollout.engines.weight_files import write_weights
@@ -302,11 +303,15 @@ class VllmEngine:
         for first in range(0, len(rows), _CHECK_ROWS):
             part, counts = rows[first : first + _CHECK_ROWS], [len(ids) for ids in written[first : first + _CHECK_ROWS]]
             # Padding behind a row changes nothing before it: attention is causal.
-            ids_N_T = torch.nn.utils.rnn.pad_sequence(part, batch_first=True).to(self._model.device)
-            logprobs_N_T_V = torch.log_softmax(self._model(input_ids=ids_N_T).logits.float(), -1)
-            for row, logprobs_T_V, count in zip(part, logprobs_N_T_V, counts, strict=True):
-                asked = logprobs_T_V[len(row) - count - 1 : len(row) - 1]
-                scored.append(asked.gather(1, row[-count:, None].to(asked.device))[:, 0].tolist())
+            ids_N_T = torch.nn.utils.rnn.pad_sequence(part, batch_first=True)
+            labels_N_T = torch.full_like(ids_N_T, IGNORED)
+            for row, labels_T, count in zip(part, labels_N_T, counts, strict=True):
+                labels_T[len(row) - count : len(row)] = row[len(row) - count :]
+            logprobs_N_T = agent_logprobs(self._model, *(one.to(self._model.device) for one in (ids_N_T, labels_N_T)))
+            scored += [
+                logprobs_T[len(row) - count - 1 : len(row) - 1].tolist()
+                for row, logprobs_T, count in zip(part, logprobs_N_T, counts, strict=True)
+            ]
         self._model.train(was_training)
         return scored
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from posttrain.models import distributed
+from posttrain.models.micro_batches import AtOnce
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.train.advantages.branch_values import BranchValueCredit
 from posttrain.train.advantages.credit import ByEntropy, EpisodeCredit, StepContext
@@ -37,7 +38,7 @@ class AdvantageEstimator:
         score_weights: Mapping[str, float],
         *,
         pad_id: int,
-        rows_at_once: int | None,
+        at_once: AtOnce,
         seed: int,
         device: torch.device,
         process_model: Any = None,
@@ -45,7 +46,7 @@ class AdvantageEstimator:
     ) -> None:
         self._role_weights = role_weights
         self._params, self._score_weights, self._pad_id, self._seed = params, score_weights, pad_id, seed
-        self._rows_at_once = rows_at_once
+        self._at_once = at_once
         credit, self._process_model = params.credit, process_model
         if isinstance(credit, ProcessModelCredit) and process_model is None:
             raise ConfigurationError(
@@ -107,7 +108,7 @@ class AdvantageEstimator:
         blank = [one for group in groups for one in _blank(group)]
         if not blank:
             return [[] for _ in groups]
-        micro_batches = own_micro_batches(blank, self._pad_id, self._rows_at_once)
+        micro_batches = own_micro_batches(blank, self._pad_id, self._at_once)
         values = by_place(micro_batches, self._critic.values(micro_batches))
         # all episodes in every process: whitening is over the whole step
         found, returns = credit.advantages_and_returns([one.group for one in groups], _by_group(groups, values))
@@ -131,7 +132,7 @@ class AdvantageEstimator:
         blank = [one for group in groups for one in _blank(group)]
         if not blank:
             return [[] for _ in groups]
-        micro_batches = own_micro_batches(blank, self._pad_id, self._rows_at_once)
+        micro_batches = own_micro_batches(blank, self._pad_id, self._at_once)
         device = next(learner.parameters()).device
         found: list[torch.Tensor] = []
         with torch.no_grad():

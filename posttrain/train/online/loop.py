@@ -76,7 +76,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
         params,
         inputs.score_weights,
         pad_id=pad_id,
-        rows_at_once=run.rows_at_once,
+        at_once=run.at_once,
         seed=seed,
         device=accelerator.device,
         process_model=inputs.process_model,
@@ -120,7 +120,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
             episodes = [one for group in groups for one in group.episodes]
             if distributed.is_first():
                 inputs.on_step(step + 1, episodes, metrics.mean_advantages(groups, samples))
-            kl = metrics.kl_to_start(by_start, groups, pad_id, run.rows_at_once) if params.measures_kl else None
+            kl = metrics.kl_to_start(by_start, groups, pad_id, run.at_once) if params.measures_kl else None
             logged |= {
                 **metrics.episode_metrics(groups),
                 **metrics.group_counts(groups, is_trained, samples, params),
@@ -134,7 +134,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
                 "staleness": staleness,
             }
             if inputs.demonstrations:
-                rows, at_once = inputs.demonstrations, run.rows_at_once
+                rows, at_once = inputs.demonstrations, run.at_once
                 logged["demonstration_loss"] = metrics.demonstration_loss(learner, rows, pad_id, at_once)
 
             # Loss and optimizer steps
@@ -144,7 +144,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
             updates = Updates()
             parts = [] if estimator.is_warming(step) else minibatches_of(trained, params, seed=seed, step=step)
             if parts:
-                cut = [own_micro_batches(samples_with_signal(part, params), pad_id, run.rows_at_once) for part in parts]
+                cut = [own_micro_batches(samples_with_signal(part, params), pad_id, run.at_once) for part in parts]
                 batches = [batch for own in cut for batch in own]
                 weighed = (weights_of(*both, params, max_context_tokens) for both in zip(cut, parts, strict=True))
                 weights = [weight for own in weighed for weight in own]

@@ -14,6 +14,7 @@ from posttrain.evals.groups import DEFINITION_VERSION, Group, group_metrics
 from posttrain.evals.roles import tokens_by_role
 from posttrain.models import distributed
 from posttrain.models.codec import TokenRow
+from posttrain.models.micro_batches import NO_LIMIT, AtOnce, cut_by_length
 from posttrain.models.token_logprobs import IGNORED, agent_scores, labels_of, pad_right
 from posttrain.train.advantages.credit import Compared
 from posttrain.train.advantages.groups import EpisodeGroup
@@ -155,18 +156,17 @@ def reference_logprobs(reference: Any, learner: Any, batch: Batch, temperature: 
 
 
 def kl_to_start(
-    by_start: Callable[[Batch], Tensor], groups: Sequence[EpisodeGroup], pad_id: int, at_once: int | None = None
+    by_start: Callable[[Batch], Tensor], groups: Sequence[EpisodeGroup], pad_id: int, at_once: AtOnce = NO_LIMIT
 ) -> float:
     """Divergence from the model that training began from, on the first episode of each group
-    that was not aborted: a few tokens tell well enough where the policy is. `at_once`: the most
-    rows of a pass."""
+    that was not aborted: a few tokens tell well enough where the policy is."""
     firsts = [next((one for one in group.episodes if not one.is_aborted), None) for group in groups]
     samples = [Sample(one, np.zeros(sum(one.trajectory.mask))) for one in firsts if one is not None]
     if not any(len(one.advantages_T) for one in samples):
         return 0.0
     policy: list[float] = []
     reference: list[float] = []
-    for own in _in_parts(samples, at_once):
+    for own in _in_parts(samples, [len(one.episode.trajectory.token_ids) for one in samples], at_once):
         batch = batch_of(own, pad_id=pad_id)
         policy += batch.engine_logprobs_N_T[batch.is_scored_N_T].tolist()
         reference += by_start(batch).cpu()[batch.is_scored_N_T].tolist()
@@ -183,12 +183,11 @@ def kl_estimate(policy_logprobs: Sequence[float], reference_logprobs: Sequence[f
 
 
 def demonstration_loss(
-    model: Any, demonstrations: Sequence[TokenRow], pad_id: int, at_once: int | None = None
+    model: Any, demonstrations: Sequence[TokenRow], pad_id: int, at_once: AtOnce = NO_LIMIT
 ) -> float:
-    """Mean cross-entropy per agent token, as in supervised fine-tuning. `at_once`: the most rows
-    of a pass."""
+    """Mean cross-entropy per agent token, as in supervised fine-tuning."""
     device, total = next(model.parameters()).device, 0.0
-    for rows in _in_parts(demonstrations, at_once):
+    for rows in _in_parts(demonstrations, [len(row.input_ids) for row in demonstrations], at_once):
         input_ids = pad_right([row.input_ids for row in rows], pad_id)
         labels = pad_right([labels_of(row.input_ids, row.mask) for row in rows], IGNORED)
         with torch.no_grad():
@@ -197,8 +196,10 @@ def demonstration_loss(
     return -total / sum(sum(row.mask[1:]) for row in demonstrations)
 
 
-def _in_parts(rows: Sequence[T], at_once: int | None) -> Iterator[Sequence[T]]:
-    size = at_once or len(rows)
+def _in_parts(rows: Sequence[T], lengths: Sequence[int], at_once: AtOnce) -> Iterator[Sequence[T]]:
+    if at_once.tokens is not None:
+        return ([rows[place] for place in part] for part in cut_by_length(lengths, at_once))
+    size = at_once.rows or len(rows)
     return (rows[start : start + size] for start in range(0, len(rows), size))
 
 

@@ -13,6 +13,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from posttrain.models import distributed
+from posttrain.models.micro_batches import NO_LIMIT, AtOnce, cut_alike, dealt
 from posttrain.models.params import MAX_GRAD_NORM
 from posttrain.models.parts import add_gradients, in_threads
 from posttrain.models.token_logprobs import IGNORED, TokenScores, agent_scores, labels_of, pad_right
@@ -101,16 +102,30 @@ def batch_of(samples: Sequence[Sample], *, pad_id: int) -> Batch:
     )
 
 
-def own_micro_batches(samples: Sequence[Sample], pad_id: int, at_once: int | None = None) -> list[Batch]:
-    """This process's share of `samples`, in micro-batches of one length, of at most `at_once`
-    rows: as many in every process."""
+def own_micro_batches(samples: Sequence[Sample], pad_id: int, at_once: AtOnce = NO_LIMIT) -> list[Batch]:
+    """This process's share of `samples`, in micro-batches of one length within `at_once`: as many
+    in every process."""
+    batch = batch_of(samples, pad_id=pad_id)
+    if at_once.tokens is not None:
+        return split_by_tokens(batch, at_once)
     share = len(samples) / distributed.count()
     # a step's rows are the same however they are cut: its loss is a sum over all
     count = min(NUM_MICRO_BATCHES, max(int(share), 1))
-    if at_once is not None:
+    if at_once.rows is not None:
         # of the largest share, though a smaller one may then have fewer rows than micro-batches
-        count = math.ceil(math.ceil(share) / at_once)
-    return split_by_length(batch_of(samples, pad_id=pad_id), count)
+        count = math.ceil(math.ceil(share) / at_once.rows)
+    return split_by_length(batch, count)
+
+
+def split_by_tokens(batch: Batch, at_once: AtOnce) -> list[Batch]:
+    """This process's rows in micro-batches within the limits, the longest first. All processes have
+    about as many tokens."""
+    widths = (_last_places(batch) + 1).clamp(min=2).tolist()
+    by_length = sorted(range(len(widths)), key=lambda row: -widths[row])
+    shares = [[by_length[place] for place in own] for own in dealt(len(widths), distributed.count())]
+    parts = cut_alike([[widths[row] for row in own] for own in shares], at_once)[distributed.index()]
+    own = [[shares[distributed.index()][place] for place in part] for part in parts]
+    return [_cut(batch, torch.tensor(rows), max(widths[row] for row in rows)) if rows else _idle(batch) for rows in own]
 
 
 def split_by_length(batch: Batch, num_micro_batches: int) -> list[Batch]:
@@ -118,9 +133,7 @@ def split_by_length(batch: Batch, num_micro_batches: int) -> list[Batch]:
     padding; with fewer rows some have an idle one."""
     # consecutive rows, so that processes together have the step in its order
     own = np.array_split(np.arange(len(batch.places_N)), distributed.count())[distributed.index()]
-    # the place of each row's last token of the agent's: nothing behind it has a loss
-    widths_N = (batch.labels_N_T != IGNORED).long() * torch.arange(batch.labels_N_T.shape[1])
-    last_N = widths_N.max(1).values[torch.from_numpy(own)]
+    last_N = _last_places(batch)[torch.from_numpy(own)]
     return [
         _cut(batch, torch.from_numpy(own)[places], int(last_N[places].max()) + 1) if len(places) else _idle(batch)
         for places in torch.argsort(last_N, stable=True).tensor_split(num_micro_batches)
@@ -351,6 +364,12 @@ def without_dropout(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
+
+
+def _last_places(batch: Batch) -> Tensor:
+    """The place of each row's last token of the agent's, (N,): nothing behind it has a loss."""
+    places_N_T = (batch.labels_N_T != IGNORED).long() * torch.arange(batch.labels_N_T.shape[1])
+    return places_N_T.max(1).values
 
 
 def _cut(batch: Batch, places: Tensor, width: int) -> Batch:

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from tiny import tiny_model, tiny_reward_model, tiny_tokenizer, word_task
 from tiny_runs import DEMONSTRATIONS, digest_of
 
+from posttrain.models.micro_batches import AtOnce
 from posttrain.models.params import OptimizerParams
 from posttrain.rollout.episode_sampler import Stream, episode_seeds
 from posttrain.runtime.knobs import Section
@@ -199,7 +200,7 @@ def trained(folder, params, *, on_step=lambda _: None):
         score_weights={"first": 0.5, "second": 0.5},
         process_model=tiny_reward_model(),
     )
-    with open_run(folder, progress=lambda step, *_: on_step(step), rows_at_once=6) as run:
+    with open_run(folder, progress=lambda step, *_: on_step(step), at_once=AtOnce(6)) as run:
         train_online(
             model,
             tiny_tokenizer(),
