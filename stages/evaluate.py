@@ -41,10 +41,12 @@ def evaluate(run: StageRun) -> None:
     world = ScoredWorld.of(params.world, params.reward, params.agent)
     costs = cost_names(world.domain)
     wanted = world.domain.describe_goal if isinstance(world.domain, GoalDomain) else None
+    folder = Path("data/models") / run.item
+    codec = None if run.item == "teacher" else load_codec(folder)
     play_part = (
         _teacher(params, world, run.checkpoint_dir)
-        if run.item == "teacher"
-        else _model(Path("data/models") / run.item, params, world)
+        if codec is None
+        else world.player(load_model(folder, dtype=params.model.dtype), codec, seed=params.seed)
     )
 
     with shown_evaluation(run) as show, open_traces(run.full_name, key=run.key, params=params) as record:
@@ -59,9 +61,8 @@ def evaluate(run: StageRun) -> None:
         tasks = [task for split in splits for task in read_tasks(TASKS, split)]
         evaluated, summary = evaluate_policy(play, tasks, num_samples=settings.num_samples, by=settings.by, costs=costs)
         summary["processor"] = processor_kind()
-        if isinstance(world.domain, OfferingDomain) and run.item != "teacher":
-            codec, played = load_codec(Path("data/models") / run.item), [one.greedy for one in evaluated]
-            summary["tools"] = tokens_of_tools(codec, world.domain, tasks, played)
+        if isinstance(world.domain, OfferingDomain) and codec is not None:
+            summary["tools"] = tokens_of_tools(codec, world.domain, tasks, [one.greedy for one in evaluated])
         if isinstance(world.domain, StaffedDomain):
             own = [one.greedy for one in evaluated if one.task.split == "test" and not one.greedy.is_aborted]
             summary["roles"] = role_summary(own, world.domain.worker_failures)
@@ -94,10 +95,6 @@ def _teacher(params: Params, world: ScoredWorld, folder: Path) -> Player:
         return world.reward.score_all(played, tasks)
 
     return play
-
-
-def _model(folder: Path, params: Params, world: ScoredWorld) -> Player:
-    return world.player(load_model(folder, dtype=params.model.dtype), load_codec(folder), seed=params.seed)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
 from posttrain.types import Split, Task, Trajectory
 from posttrain.worlds.catalog import require_expert, require_regeneration
+from posttrain.worlds.protocol import Domain
 
 BASE = Path("data/models/base")
 TASKS = Path("data/raw/tasks.parquet")
@@ -67,8 +68,8 @@ class _Scan:
 
 def resample_data(run: StageRun) -> None:
     params = run.params.resample_data
-    codec = load_codec(BASE)
-    scan = _scan(run, codec)
+    codec, domain = load_codec(BASE), open_domain(run.params.world, run.params.agent)
+    scan = _scan(run, codec, domain)
     if params.quality_filter:
         refuse_too_many_dropped(scan.found, max_dropped_frac=params.max_dropped_frac, source=SOURCE)
     if not scan.good:
@@ -81,7 +82,7 @@ def resample_data(run: StageRun) -> None:
     core_cells = [scan.cells[position] for position in core.positions_N]
     points = _points(run, core, core_cells)
     dev = Selected(SOURCE, np.array(scan.good_dev, np.int64))
-    num_new = _write(Path("data/resampled/demonstrations.parquet"), core, _new_rows(run, points, core), dev)
+    num_new = _write(Path("data/resampled/demonstrations.parquet"), core, _new_rows(run, points, core, domain), dev)
 
     counts = count_cells(
         [scan.cells[position] for position in scan.validated],
@@ -103,10 +104,9 @@ def resample_data(run: StageRun) -> None:
     write_json(REPORTS / "summary.json", summary)
 
 
-def _scan(run: StageRun, codec: ChatCodec) -> _Scan:
+def _scan(run: StageRun, codec: ChatCodec, domain: Domain) -> _Scan:
     params, scan = run.params.resample_data, _Scan()
-    tools = open_domain(run.params.world, run.params.agent).tools
-    read_only = {name for name, tool in tools.items() if tool.is_read_only}
+    read_only = {name for name, tool in domain.tools.items() if tool.is_read_only}
     rewards = (one for batch in ParquetBatches(SOURCE, TRAJECTORIES_SCHEMA, ("reward",)) for one in batch["reward"])
     is_kept = keeper(params.keep, (one.as_py() for one in rewards))
     for batch in ParquetBatches(SOURCE, TRAJECTORIES_SCHEMA):
@@ -196,7 +196,7 @@ def _points(run: StageRun, core: Selected, cells: Sequence[str]) -> list[Point]:
     return points
 
 
-def _new_rows(run: StageRun, points: Sequence[Point], core: Selected) -> Iterator[NewRows]:
+def _new_rows(run: StageRun, points: Sequence[Point], core: Selected, domain: Domain) -> Iterator[NewRows]:
     """The rows of the points, `POINTS_AT_ONCE` at a time: with `smote` new episodes, without flaws
     where only successes are wanted; with `duplicate` the drawn rows themselves."""
     params = run.params
@@ -206,7 +206,6 @@ def _new_rows(run: StageRun, points: Sequence[Point], core: Selected) -> Iterato
             some, rows = _with_rows(points[start : start + POINTS_AT_ONCE], core)
             yield NewRows([rows[point.seeds[0]] for point in some], [False] * len(some))
         return
-    domain = open_domain(params.world, params.agent)
     expert = expert_policy(
         require_expert(domain, needed_by=SMOTE),
         is_flawless=params.resample_data.success_filter,

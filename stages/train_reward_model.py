@@ -131,6 +131,9 @@ def _judge(
     tasks = [pair.chosen.trajectory.task_id for pair in held_out]
     bins = reliability([models.unit * margin for margin in margins])  # logits are what predicts a winner
     interval = accuracy_interval(margins, tasks)
+    rows |= {row.trajectory_id: row for pair in seen for row in (pair.chosen, pair.rejected)}
+    encoded = token_rows(list(rows.values()), codec)
+    num_tokens = {name: len(row.input_ids) for name, row in zip(rows, encoded, strict=True)}
 
     def by_count(count: Callable[[TrajectoryRow], int]) -> float:
         differences = ([float(count(one.chosen) - count(one.rejected)) for one in side] for side in (seen, held_out))
@@ -144,7 +147,7 @@ def _judge(
         "accuracy": pair_accuracy(margins),
         "accuracy_low": interval[0],
         "accuracy_high": interval[1],
-        "accuracy_by_length": by_count(lambda row: len(token_rows([row], codec)[0].input_ids)),
+        "accuracy_by_length": by_count(lambda row: num_tokens[row.trajectory_id]),
         "accuracy_by_turns": by_count(lambda row: sum(one.role == "assistant" for one in row.trajectory.messages)),
         "calibration_error": expected_calibration_error(bins),
         "reliability": [dataclasses.asdict(found) for found in bins],

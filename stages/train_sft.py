@@ -6,6 +6,8 @@ expert, without flaws, on the dev tasks: about other things than any training ro
 """
 
 import shutil
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 
 from posttrain.data.edits import FOR_SFT, read_edits
@@ -23,6 +25,7 @@ from posttrain.train.resumable_trainer import METRICS, open_run
 from posttrain.train.sft import fine_tune
 from posttrain.train.trainable import load_trainable, save_trained
 from posttrain.worlds.catalog import require_expert
+from posttrain.worlds.protocol import Domain
 
 BASE, RESAMPLED = Path("data/models/base"), Path("data/resampled/demonstrations.parquet")
 
@@ -31,10 +34,10 @@ def train_sft(run: StageRun) -> None:
     params = run.params
     read = read_trajectories(RESAMPLED)
     demonstrations = [row for row in read if row.split != "dev"]
+    world = cache(partial(open_domain, params.world, params.agent))
     if edits := read_edits(FOR_SFT):
-        tools = open_domain(params.world, params.agent).tools
-        demonstrations += [edit.sft_row(tools) for edit in edits] * params.train_sft.edit_copies
-    dev = [row for row in read if row.split == "dev"] or _played(run)
+        demonstrations += [edit.sft_row(world().tools) for edit in edits] * params.train_sft.edit_copies
+    dev = [row for row in read if row.split == "dev"] or _played(run, world)
 
     demonstrations, dev = (
         [one for row in rows for one in window_rows(row, params.agent.memory)] for rows in (demonstrations, dev)
@@ -54,12 +57,12 @@ def train_sft(run: StageRun) -> None:
         shutil.copyfile(run.checkpoint_dir / METRICS, report)
 
 
-def _played(run: StageRun) -> list[TrajectoryRow]:
+def _played(run: StageRun, world: Callable[[], Domain]) -> list[TrajectoryRow]:
     params, dev_tasks = run.params, read_tasks(Path("data/raw/tasks.parquet"), "dev")
     with open_traces(run.full_name, key=run.key, params=params) as record:
         dev = demonstrate(
             require_expert(
-                open_domain(params.world, params.agent),
+                world(),
                 needed_by="the dev loss of train_sft (or generate_data.source.dev_frac above 0)",
             ),
             dev_tasks,

@@ -23,12 +23,13 @@ import uvicorn
 from fastapi import Body, FastAPI, HTTPException, Request, WebSocket, WebSocketDisconnect
 from fastapi.responses import JSONResponse
 
-from posttrain.export.world_folder import SAY, ExportedWorld
+from posttrain.export.world_folder import SAY, ExportedWorld, said_by_call
 from posttrain.rollout.pushed import PushedEpisode
 from posttrain.runtime.exits import ConfigurationError, StageError
 from posttrain.runtime.limits import reason
 from posttrain.runtime.loopback import LOOPBACK, stranger
-from posttrain.types import SPLITS, Message, StopReason, Task, ToolCall
+from posttrain.types import Message, StopReason, Task, ToolCall
+from posttrain.worlds.catalog import splits_of
 from posttrain.worlds.grading import OUT_OF_TIME
 from posttrain.worlds.tools import Tool, json_object
 
@@ -101,11 +102,11 @@ class Session:
     async def _step(self, data: Mapping[str, Any]) -> dict[str, Any]:
         kind, played = data.get("type", "call_tool"), self._played
         if kind == "list_tools":
-            tools = [*self._offered(), SAY]
-            named = [{"name": one.name, "description": one.description} for one in tools]
-            return self._seen(
-                {"tools": [{**name, "input_schema": one.parameters} for name, one in zip(named, tools, strict=True)]}
-            )
+            tools = [
+                {"name": one.name, "description": one.description, "input_schema": one.parameters}
+                for one in (*self._offered(), SAY)
+            ]
+            return self._seen({"tools": tools})
         if played is None or self._is_told:
             raise BadRequest("no episode is open: reset begins one", "EXECUTION_ERROR")
         if played.trajectory is not None:  # its time was over while the agent wrote
@@ -114,10 +115,8 @@ class Session:
         match kind:
             case "call_tool":
                 name, arguments = str(data.get("tool_name")), data.get("arguments") or {}
-                message = Message("assistant", tool_calls=(ToolCall("", name, json.dumps(arguments)),))
-                if name == SAY.name and name not in played.episode.tools and isinstance(arguments, dict):
-                    message = Message("assistant", str(arguments.get("text", "")))
-                answers = await played.push(message)
+                called = Message("assistant", tool_calls=(ToolCall("", name, json.dumps(arguments)),))
+                answers = await played.push(said_by_call(name, arguments, played.episode.tools) or called)
                 return self._seen({"tool_name": name, "result": answers[0].content if answers else None})
             case "message":
                 message = _message(data.get("message"))
@@ -163,12 +162,13 @@ class EnvServer:
     def __init__(self, world: ExportedWorld, *, max_sessions: int, session_timeout_s: float, is_open: bool) -> None:
         self._world, self._name, self._is_open = world, world.domain.name, is_open
         self._max_sessions, self._timeout_s, self._num_sessions = max_sessions, session_timeout_s, 0
-        self._tasks: dict[str, Sequence[Task]] = {}
+        self._splits, self._tasks = splits_of(world.domain), dict[str, Sequence[Task]]()
         self._next = itertools.count()
 
     def app(self) -> FastAPI:
         name, app = self._name, FastAPI(title=self._name, version="1.0.0")
-        splits = [{"name": split, "type": _TYPE_OF_SPLIT.get(split, "test")} for split in SPLITS]
+        types = {split: _TYPE_OF_SPLIT.get(split.partition("_")[0], "test") for split in self._splits}
+        splits = [{"name": split, "type": kind} for split, kind in types.items()]
         for path, page in {
             "/health": {"status": "healthy"},
             "/metadata": {"name": name, "description": f"The world {name} of posttrain"},
@@ -200,8 +200,8 @@ class EnvServer:
         raise HTTPException(404, "tasks, task_range, task and num_tasks are served")
 
     def _of(self, split: Any) -> Sequence[Task]:
-        if split not in SPLITS:
-            raise BadRequest(f"split is {str(split)[:80]!r}; it is one of {', '.join(SPLITS)}")
+        if split not in self._splits:
+            raise BadRequest(f"split is {str(split)[:80]!r}; it is one of {', '.join(self._splits)}")
         if split not in self._tasks:
             self._tasks[split] = self._world.tasks(split)
         return self._tasks[split]

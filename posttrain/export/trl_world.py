@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from posttrain.export.world_folder import SAY, ExportedWorld, load_exported
+from posttrain.export.world_folder import SAY, ExportedWorld, load_exported, said_by_call
 from posttrain.rollout.agent_loops import ToolFailed, run_calls
 from posttrain.rollout.episode import Episode, Reply
 from posttrain.rollout.episodes import run_episodes
@@ -122,8 +122,8 @@ class _Recorder:
         self._num_calls += 1
         if self._ended is not None:
             return error_text(ToolError("the episode is over"))
-        if name == SAY.name and name not in episode.tools:
-            answer = self._run(episode.user_reply(Message("assistant", str(arguments.get("text", "")))))
+        if said := said_by_call(name, arguments, episode.tools):
+            answer = self._run(episode.user_reply(said))
             ended = None if answer is not None else StopReason.DONE
             content = result_text({"user": answer})
         else:
@@ -175,8 +175,9 @@ class _Recorder:
 
     def _add(self, message: Mapping[str, Any], made: Sequence[Mapping[str, Any]], results: Sequence[str]) -> None:
         episode, functions = self._episode, [call["function"] for call in made]
-        if [one["name"] for one in functions] == [SAY.name] and SAY.name not in episode.tools:
-            episode.add_reply(Reply(Message("assistant", str(dict(functions[0]["arguments"]).get("text", "")))))
+        first = functions[0] if len(functions) == 1 else {"name": "", "arguments": {}}
+        if said := said_by_call(first["name"], first["arguments"], episode.tools):
+            episode.add_reply(Reply(said))
             if results and (answer := (json_object(results[0]) or {}).get("user")) is not None:
                 episode.messages.append(Message("user", answer))
             return

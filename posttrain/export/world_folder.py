@@ -3,7 +3,7 @@ terms. The folder has `params.yaml` with the sections `world`, `agent` and `rewa
 same world wherever `posttrain` is installed."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -21,7 +21,7 @@ from posttrain.rollout.params import AgentParams
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.knobs import Section
 from posttrain.runtime.limits import reason
-from posttrain.types import Split, Task
+from posttrain.types import Message, Split, Task
 from posttrain.worlds.catalog import World, score_names, tasks_of
 from posttrain.worlds.protocol import Domain
 from posttrain.worlds.tools import tool_from
@@ -45,6 +45,13 @@ def _say(text: str) -> str:
 
 
 SAY = tool_from(_say, name="say")
+
+
+def said_by_call(name: str, arguments: object, tools: Container[str]) -> Message | None:
+    """The message to the user that a call is; None of a call of the world's own tools."""
+    if name != SAY.name or name in tools or not isinstance(arguments, Mapping):
+        return None
+    return Message("assistant", str(arguments.get("text", "")))
 
 
 class WorldKnobs(Section):

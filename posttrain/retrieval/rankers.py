@@ -20,6 +20,8 @@ FUSION_K = 60
 _FUSED = 100  # of each ranking; a tool further down hardly moves the sum
 _NEIGHBOURS, _BUILD_WIDTH, _SEARCH_WIDTH = 32, 80, 512  # of HNSW: recall@10 above .98 (benchmarks/tool_retrieval.py)
 
+_MAX_KNOWN = 20_000  # texts whose vectors an encoder keeps: tens of megabytes
+
 Vectors = NDArray[np.float32]  # of length 1
 Places = NDArray[np.int64]  # (Q, k): indices of tools, the nearest first
 
@@ -114,7 +116,10 @@ class Encoder:
         if new := [text for text in dict.fromkeys(texts) if text not in self._known]:
             found = self.model.encode(new, normalize_embeddings=True, show_progress_bar=False)
             self._known |= dict(zip(new, np.asarray(found, dtype=np.float32), strict=True))
-        return np.array([self._known[text] for text in texts], dtype=np.float32)
+        vectors_N_D = np.array([self._known[text] for text in texts], dtype=np.float32)
+        for text in list(self._known)[:-_MAX_KNOWN]:
+            del self._known[text]
+        return vectors_N_D
 
     def forget(self) -> None:
         """Call it where the model was changed."""

@@ -29,7 +29,8 @@ class AskedOnce:
     def answers(self, instructions: str, requests: Sequence[str], *, sample: int = 0) -> list[str]:
         """An answer for each request, "" where the endpoint gave none. Another `sample` is another
         answer."""
-        keys = [hashlib.sha256(f"{self._about}{sample}\n{one}".encode()).hexdigest() for one in requests]
+        about = f"{self._about}{sample}\n{instructions}"
+        keys = [hashlib.sha256(f"{about}\n{one}".encode()).hexdigest() for one in requests]
         with self._answers() as database:
             told = {key: database.execute("select answer from answers where request = ?", (key,)) for key in keys}
             kept = {key: row[0] for key, rows in told.items() if (row := rows.fetchone())}

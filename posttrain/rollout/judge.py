@@ -49,8 +49,7 @@ class Judge:
         self.rubric = RUBRIC if rubric is None else _read_rubric(rubric)
         self.account = account_of("POSTTRAIN_JUDGE")
         policy = OpenAiPolicy(model, temperature=temperature, max_new_tokens=MAX_ANSWER_TOKENS, account=self.account)
-        about = json.dumps([model, temperature, dict(self.rubric)], sort_keys=True)
-        self._asked = AskedOnce(policy, folder, about=about)
+        self._asked = AskedOnce(policy, folder, about=json.dumps([model, temperature]))
 
     def mark(self, episodes: Sequence[Trajectory], *, sample: int = 0) -> list[dict[str, float] | None]:
         """Marks of each episode by dimension, from 0 (1 of 5) to 1; None where the answer makes no

@@ -16,10 +16,9 @@ from inspect import isawaitable
 from typing import Any
 
 from posttrain.retrieval.retriever import Retriever, load_retriever
-from posttrain.rollout.agent_loops import ToolFailed
 from posttrain.rollout.agent_loops import tools as play
 from posttrain.rollout.episode import Episode
-from posttrain.rollout.episodes import run_episodes
+from posttrain.rollout.episodes import run_episode, run_episodes
 from posttrain.rollout.params import AgentParams, OfferedTools, SearchedTools
 from posttrain.rollout.policy import Codec, expert_policy
 from posttrain.runtime.exits import ConfigurationError
@@ -127,18 +126,10 @@ class OfferingDomain:
         if not isinstance(self._domain, ExpertDomain):
             return ()
         expert = expert_policy(self._domain, is_flawless=True, reasoning_frac=0.0)
-        whole = replace(task, tools=tuple(self._domain.tools))
-        world = self._domain.open(whole)
-        whole = replace(whole, tools=tuple(world.tools()))
+        world = self._domain.open(replace(task, tools=tuple(self._domain.tools)))
+        whole = replace(task, tools=tuple(world.tools()))
         episode = Episode(f"{task.task_id}/needed", whole, world, _SEED, self._limits)
-        try:
-            await episode.open()
-            return _called(episode.trajectory(await play(episode, expert)))
-        except ToolFailed:
-            return ()
-        finally:
-            if isinstance(world, ClosableWorld):
-                await world.close()
+        return _called(await run_episode(episode, expert, play))
 
     def _own(self, task: Task) -> Task:
         names = self._domain.tools if self.is_search else (one for one in task.tools if one in self._domain.tools)
@@ -266,8 +257,7 @@ def _called(trajectory: Trajectory) -> tuple[str, ...]:
 
 def _kept(messages: Sequence[Message]) -> list[tuple[int, Message]]:
     """The messages with their places, without searches and what they found."""
-    ids = {call.id for message in messages for call in message.tool_calls if call.name == SEARCH}
-    found = []
+    ids, found = _search_ids(messages), []
     for place, message in enumerate(messages):
         calls = tuple(call for call in message.tool_calls if call.id not in ids)
         if message.tool_call_id not in ids and (calls or not message.tool_calls):
@@ -288,8 +278,12 @@ def _without_searches(trajectory: Trajectory) -> Trajectory:
 
 def _found(messages: Sequence[Message]) -> list[Message]:
     """The results of searches."""
-    ids = {call.id for message in messages for call in message.tool_calls if call.name == SEARCH}
+    ids = _search_ids(messages)
     return [message for message in messages if message.tool_call_id in ids]
+
+
+def _search_ids(messages: Sequence[Message]) -> set[str]:
+    return {call.id for message in messages for call in message.tool_calls if call.name == SEARCH}
 
 
 def _names_found(messages: Sequence[Message]) -> set[str]:

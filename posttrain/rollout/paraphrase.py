@@ -38,7 +38,7 @@ def paraphrased(tasks: Sequence[Task], params: ParaphraseParams, *, seed: int, f
         max_new_tokens=MAX_TOKENS,
         parameters=ChatParameters(folder / "refused_parameters.json"),
     )
-    asked = AskedOnce(policy, folder, about=json.dumps([params.model, params.temperature, _REWORD, _COMPARE]))
+    asked = AskedOnce(policy, folder, about=json.dumps([params.model, params.temperature]))
     draw = random.Random(f"paraphrase {seed}")
     places = sorted(draw.sample(range(len(tasks)), k=round(params.frac * len(tasks))))
     texts = [tasks[place].messages[-1].content for place in places]

@@ -1,11 +1,12 @@
 """Two models small enough to make on the spot: one from scratch with the project's own chat, one as
 a team might bring it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from posttrain.models.codec import ChatCodec
@@ -65,12 +66,16 @@ def qwen_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_qwen_folder(tmp_path_factory.mktemp("qwen"))
 
 
-def write_qwen_folder(folder: Path) -> Path:
-    """A Qwen2-architecture model in Hugging Face format; its tokens are bytes and the markers."""
+def write_qwen_folder(folder: Path, texts: Sequence[str] = ()) -> Path:
+    """A Qwen2-architecture model in Hugging Face format; its tokens are bytes, parts of the words
+    of `texts`, and the markers."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(letters)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
+    if texts:
+        trainer = trainers.BpeTrainer(vocab_size=1000, initial_alphabet=letters, show_progress=False)
+        backend.train_from_iterator(texts, trainer)
     special = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
     backend.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in special])
     backend.add_tokens([AddedToken(text, normalized=False) for text in ("<tool_call>", "</tool_call>")])

@@ -34,7 +34,7 @@ from posttrain.train.policy_params import KtoParams
 from posttrain.train.rejection_sampling.params import RejectionSamplingParams
 from posttrain.train.resumable_trainer import METRICS
 from posttrain.train.reward_ensemble import load_reward_models
-from posttrain.worlds.catalog import make_domain
+from posttrain.worlds.catalog import make_domain, world_params
 from posttrain.worlds.grading import GENERAL_SCORES
 from posttrain.worlds.lookups.grade import SCORES
 from posttrain.worlds.lookups.matching import read
@@ -52,7 +52,7 @@ from tests.data.hostile import line
 from tests.data.test_preferences import PAIRS, THUMB
 from tests.dvc_trees import init_dvc
 from tests.limits import limits_of
-from tests.models.conftest import qwen_folder  # noqa: F401  # a fixture
+from tests.models.conftest import write_qwen_folder
 from tests.tiny import ONLINE
 from tests.worlds_of import TOY_FLAWS
 
@@ -119,9 +119,12 @@ def content(repository):
 
 
 @pytest.fixture(scope="module")
-def trained(content, qwen_folder, tmp_path_factory):  # noqa: F811
+def trained(content, tmp_path_factory):
     """A folder in which data was generated and every training stage has run, the policy online."""
-    folder = tmp_path_factory.mktemp("pipeline")
+    folder, tools = tmp_path_factory.mktemp("pipeline"), make_domain(world_params(CHANGES["world"])).tools
+    # with the tools' words as tokens an episode is a fifth as long as in bytes
+    texts = [json.dumps(tool.schema()) for tool in tools.values()]
+    qwen_folder = write_qwen_folder(tmp_path_factory.mktemp("qwen"), texts)
     params = parse_params(content, source="params.yaml")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -233,7 +236,7 @@ def test_an_ensemble_alone_rewards_the_policy(trained, content, tmp_path, monkey
     shutil.copytree(trained / "data", "data")
     knobs = content["train_policy"] | {"reward_model_weight": 1.0, "world_reward_weight": 0.0}
     knobs |= {"reward_model_bound": {"type": "less_variance", "weight": 0.5}}
-    of_model = content["train_reward_model"] | {"num_members": 3, "holdout_frac": 0.2}
+    of_model = content["train_reward_model"] | {"num_members": 3}
     params = parse_params(content | {"train_policy": knobs, "train_reward_model": of_model}, source="params.yaml")
     for stage in (train_reward_model, select_policy_inputs, train_policy):
         stage(StageRun(stage.__name__, "", params, tmp_path / "checkpoints" / stage.__name__))
@@ -250,8 +253,8 @@ def test_an_ensemble_alone_rewards_the_policy(trained, content, tmp_path, monkey
 PAIR_SHAPES = ("trl", "openai", "anthropic", "ultrafeedback")
 
 
-def run_on_feedback(trained, content, folder, monkeypatch, records, source, name, changes=None):
-    """Every stage from the import to the policy, on a file of `records`."""
+def run_on_feedback(trained, content, folder, monkeypatch, records, source, name, changes=None, *, num_stages=5):
+    """The stages from the import to the policy, or the first of these, on a file of `records`."""
     monkeypatch.chdir(folder)
     monkeypatch.setenv("WANDB_MODE", "disabled")
     shutil.copytree(trained / "data", "data", dirs_exist_ok=True)
@@ -269,8 +272,13 @@ def run_on_feedback(trained, content, folder, monkeypatch, records, source, name
         },
         source="params.yaml",
     )
-    for stage in (import_preferences, sample_preferences, train_reward_model, select_policy_inputs, train_policy):
+    stages = (import_preferences, sample_preferences, train_reward_model, select_policy_inputs, train_policy)
+    for stage in stages[:num_stages]:
         stage(StageRun(stage.__name__, "", params, folder / "checkpoints" / stage.__name__))
+
+
+def reported():
+    """The summaries of the import and of the reward model, and the metrics of the policy."""
     imported, reward_model = (
         json.loads(Path(f"reports/{stage}/summary.json").read_text())
         for stage in ("import_preferences", "train_reward_model")
@@ -278,11 +286,12 @@ def run_on_feedback(trained, content, folder, monkeypatch, records, source, name
     return imported, reward_model, read_metrics(Path("reports/train_policy/metrics.jsonl"))
 
 
-@pytest.mark.parametrize("name", ["dpo", "kto"])
+@pytest.mark.parametrize("name", ["dpo", pytest.param("kto", marks=pytest.mark.needs_large)])
 def test_what_people_preferred_trains_a_reward_model_and_a_policy(trained, content, tmp_path, monkeypatch, name):
     asked = ({**PAIRS[shape], "task_id": f"{shape}{number}"} for number in range(3) for shape in PAIR_SHAPES)
     source = {"type": "import", "path": "data/feedback"}
-    imported, reward_model, steps = run_on_feedback(trained, content, tmp_path, monkeypatch, asked, source, name)
+    run_on_feedback(trained, content, tmp_path, monkeypatch, asked, source, name)
+    imported, reward_model, steps = reported()
     assert (imported["num_pairs"], imported["num_quarantined"]) == (12, 0)
     counts = ("num_pairs", "num_held_out_pairs", "num_held_out_tasks")
     assert [reward_model[count] for count in counts] == [6, 6, 6]
@@ -295,7 +304,7 @@ def test_what_people_preferred_trains_a_reward_model_and_a_policy(trained, conte
 def test_imported_pairs_have_the_share_that_the_knob_says(trained, content, tmp_path, monkeypatch):
     asked = ({**PAIRS["trl"], "task_id": f"t{number}"} for number in range(8))
     source = {"type": "both", "path": "data/feedback/ours.jsonl", "import_frac": 0.25}
-    run_on_feedback(trained, content, tmp_path, monkeypatch, asked, source, "dpo")
+    run_on_feedback(trained, content, tmp_path, monkeypatch, asked, source, "dpo", num_stages=2)
     pairs = read_pairs(Path("data/preferences/pairs.parquet"))
     weights = {
         source: sum(pair.weight for pair in pairs if pair.said.source == source) for source in ("sampled", "import")
@@ -306,7 +315,8 @@ def test_imported_pairs_have_the_share_that_the_knob_says(trained, content, tmp_
 def test_kto_learns_from_thumbs_alone_and_nothing_else_does(trained, content, tmp_path, monkeypatch):
     records = [{**THUMB, "label": number % 3 == 0, "task_id": f"t{number}"} for number in range(6)]
     source, how = {"type": "import", "path": "data/feedback"}, (trained, content, tmp_path, monkeypatch, records)
-    imported, reward_model, steps = run_on_feedback(*how, source, "kto")
+    run_on_feedback(*how, source, "kto")
+    imported, reward_model, steps = reported()
     assert (imported["num_thumbs_up"], imported["num_thumbs_down"], imported["num_people"]) == (2, 4, 1)
     assert reward_model == {"num_pairs": 0, "num_held_out_pairs": 0}
     assert len(steps) == 2

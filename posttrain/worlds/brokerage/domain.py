@@ -17,6 +17,7 @@ from posttrain.worlds.grading import is_consent, writes_before_consent
 from posttrain.worlds.made_calls import agent_messages, calls_made
 from posttrain.worlds.protocol import Expert, World
 from posttrain.worlds.scripts import Script, ScriptedExpert, call, say
+from posttrain.worlds.shares import share_of
 from posttrain.worlds.stocks.codes import MARKET_WORDS, MARKETS_AS_SIDES, MarketName, canonical
 from posttrain.worlds.stocks.market import Market
 from posttrain.worlds.stocks.toolset import stock_tools
@@ -95,7 +96,6 @@ HELD_OUT: Sequence[str] = (
 _REPLIES = {"en": ("Yes, go ahead.", "No, leave it."), "zh": ("好的,下单吧。", "不,算了。")}
 _MAX_QUESTIONS = 3
 _ASKED = re.compile(r"[?\uff1f]")
-_CLIENTS_OF = ("sft", "rl", "dev", "test")  # no split knows the clients of another
 _ORDER_TOOLS: Mapping[str, MarketName] = {"place_order": "a", MARKETS_AS_SIDES.twin("place_order"): "hk"}
 
 
@@ -192,8 +192,7 @@ class BrokerageDomain:
         *,
         is_injected: bool,
     ) -> Task:
-        clients = range(1000 + _CLIENTS_OF.index(split.removesuffix("_paraphrase")), 10_000, len(_CLIENTS_OF))
-        client, other = (f"K{number}" for number in draw.sample(clients, k=2))
+        client, other = (f"K{number}" for number in draw.sample(share_of(split, range(1000, 10_000)), k=2))
         goal = Goal(kind, market, client, {"holdings": client, "other_holdings": other}.get(kind, ""))
         words, entities = {"client": client, "other": other}, [goal.about]
         if kind == "order":

@@ -23,6 +23,7 @@ from posttrain.worlds.lookups.gold import Answer, format_answer, parse_final, sa
 from posttrain.worlds.made_calls import agent_messages, calls_made
 from posttrain.worlds.protocol import Expert, World
 from posttrain.worlds.scripts import Script, ScriptedExpert, call, raw_call, say
+from posttrain.worlds.shares import share_of
 from posttrain.worlds.tools import Tool, ToolError, tool_from
 
 SYSTEM = "Solve the problem with `calculate`. End with `ANSWER: <number>`."
@@ -30,7 +31,6 @@ _PEOPLE = (
     "Anna安娜 Ben小本 Chen小陈 Dana小丹 Emil小米 Fay小飞 Gao小高 Hana小花 Ivan小伊 Jia小佳 Karl小卡 Lin小林 Mia小美 "
     "Nils小尼 Omar小欧 Ping小平 Quin小昆 Rosa小罗 Sun小孙 Tom小汤 Uma小乌 Vera小薇 Wang小王 Zoe小左"
 )
-_SPLITS: tuple[Split, ...] = ("sft", "rl", "dev", "test")  # no split knows the people of another
 _MAX_CHARS = 200  # of an expression: bounds the digits of its value, and how deep its brackets go
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 
@@ -201,8 +201,8 @@ class _Episode:
 
 def _made(split: Split, name: str, language: str, draw: random.Random) -> Task:
     story, is_paraphrase = _STORIES[name], split == "test_paraphrase"
-    people = _PEOPLE.split()[_SPLITS.index("test" if is_paraphrase else split) :: len(_SPLITS)]
-    person, words = draw.choice(people), {"a": str(draw.randrange(10, 100)), "b": str(draw.randrange(2, 60))}
+    person = draw.choice(share_of(split, _PEOPLE.split()))
+    words = {"a": str(draw.randrange(10, 100)), "b": str(draw.randrange(2, 60))}
     words["c"], words["d"] = map(str, draw.sample(range(2, 10), k=2))
     words["t"] = value_text(value_of(Template(story.total).substitute(words)))
     words["p"] = re.sub(r"[A-Za-z]" if language == "zh" else r"[^A-Za-z]", "", person)

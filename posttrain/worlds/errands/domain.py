@@ -14,6 +14,7 @@ from posttrain.worlds.errands.params import ErrandsParams
 from posttrain.worlds.made_calls import agent_messages, calls_made
 from posttrain.worlds.protocol import Expert, World
 from posttrain.worlds.scripts import Script, ScriptedExpert, call, say
+from posttrain.worlds.shares import share_of
 from posttrain.worlds.tools import Tool, ToolError, tool_from
 
 SYSTEM = (
@@ -27,7 +28,6 @@ _TEXTS = {  # in every split, and in test_paraphrase alone
     "fact": ("I am member {member}.", "My member number: {member}."),
     "order": ("Order {item}.", "I take {item}, please."),
 }
-_SPLITS_OF_ITEMS = ("sft", "rl", "dev", "test")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +86,8 @@ class ErrandsDomain:
         return f"order(item={goal.ordered}, member={goal.member}) after {len(goal.items)} prices"
 
     def _made(self, split: Split, draw: random.Random) -> Task:
-        place, names = _SPLITS_OF_ITEMS.index(split.removesuffix("_paraphrase")), list(self.prices)
-        mine = names[place :: len(_SPLITS_OF_ITEMS)]
-        items = tuple(draw.sample(mine, k=self._params.num_questions))
-        member = str(draw.randrange(1000 + place, 10_000, len(_SPLITS_OF_ITEMS)))
+        items = tuple(draw.sample(share_of(split, list(self.prices)), k=self._params.num_questions))
+        member = str(draw.choice(share_of(split, range(1000, 10_000))))
         goal = json.dumps(asdict(Goal(items, member, items[-1])))
         wording = int(split == "test_paraphrase")
         said = Goal(items, member, items[-1]).said_by_client(wording)

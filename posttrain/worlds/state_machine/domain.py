@@ -13,6 +13,7 @@ from posttrain.types import Message, Outcome, Split, Task, Trajectory
 from posttrain.worlds.made_calls import agent_messages
 from posttrain.worlds.protocol import Expert, World
 from posttrain.worlds.scripts import Script, ScriptedExpert, call, say
+from posttrain.worlds.shares import share_of
 from posttrain.worlds.state_machine.case import COSTS, Act, Case, Goal
 from posttrain.worlds.state_machine.drawing import AGENTS, NOISES, Teller, draw_way, feasible_lengths
 from posttrain.worlds.state_machine.params import StateMachineParams
@@ -33,7 +34,6 @@ _SOLO_TOOLS = ("update_state", "execute", "finish")
 _FIRST_ARGUMENT = {"ask": "agent", "execute": "state", "finish": "report"}  # of the others it is the event
 _LEAST = 2  # reports of a task: with one there is no state to keep
 OCCASION_FRAC = 0.5  # of the occasions that every step gives, so that not the first step alone shows a flaw
-_SPLITS = ("sft", "rl", "dev", "test")  # no split knows the cases of another
 
 
 class StateMachineDomain:
@@ -122,7 +122,7 @@ class StateMachineDomain:
         is_noisy = any(len(step.reports) > 1 for step in steps)
         labels = {"process": process.name, "part": part, "num_reports": str(len(way))}
         labels["noise"] = noise if is_noisy else "none"
-        number = draw.randrange(100 + _SPLITS.index(split.removesuffix("_paraphrase")), 1000, len(_SPLITS))
+        number = draw.choice(share_of(split, range(100, 1000)))
         return self._task(split, Goal(name, data, owners, steps), labels, f"{process.name} {number}")
 
     def _task(self, split: Split, goal: Goal, labels: Mapping[str, str], case: str) -> Task:

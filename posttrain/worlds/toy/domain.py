@@ -19,6 +19,7 @@ from posttrain.worlds.lookups.domain import LookupDomain, flaw_rates_of
 from posttrain.worlds.lookups.gold import Answer, Gold, GoldCall
 from posttrain.worlds.lookups.schedule import Cell, Draft, Kind, offered, task_of
 from posttrain.worlds.lookups.sides import Sides
+from posttrain.worlds.shares import share_of
 from posttrain.worlds.tools import Tool, ToolError, tool_from
 from posttrain.worlds.toy.params import ToyParams
 
@@ -31,7 +32,6 @@ _GOOD_TEXT = (
     "card卡 sock袜 ring戒 coat衣 desk桌 clock钟"
 )
 _MAX_OTHERS = 4  # tools that a task of retrieval offers beside those that can be mistaken
-_GOODS_SPLITS: tuple[Split, ...] = ("sft", "rl", "dev", "test")
 _SHOPS: dict[Kind, tuple[str, ...]] = {
     "tool_selection": ("north", "south"),
     "multi_step_planning": ("north", "south"),
@@ -168,7 +168,7 @@ class ToyDomain(LookupDomain):
     def _draw(self, cell: Cell, split: Split, asked: str, rng: random.Random) -> list[Item]:
         """Two goods with different prices, the first in one or both shops as the cell needs."""
         shop = "north" if cell.side == "none" else cell.side
-        mine = self._items[_GOODS_SPLITS.index("test" if split == "test_paraphrase" else split) :: len(_GOODS_SPLITS)]
+        mine = share_of(split, self._items)
         fitting = [item for item in mine if shop in item.codes]
         if cell.kind == "timing_decision" and asked == "price":
             fitting = [item for item in fitting if len(item.codes) == 2]
