@@ -59,7 +59,7 @@ def _sampled(run: StageRun) -> tuple[list[TrajectoryRow], list[Pair], dict[str, 
     tasks = read_tasks(Path("data/raw/tasks.parquet"), "rl")[: settings.num_tasks]
     world = ScoredWorld.of(params.world, params.reward, params.agent)
     model = load_model(SFT, dtype=params.model.dtype)
-    sampler = world.sampler(model, load_codec(SFT), temperature=settings.temperature)
+    sampler = world.sampler(model, load_codec(SFT), temperature=settings.temperature, takes_weights=True)
     with open_traces(run.full_name, key=run.key, params=params) as record:
         trajectories, plays = sample_groups(
             sampler, tasks, num_samples=settings.num_samples, seed=params.seed, progress=run.progress

@@ -269,20 +269,20 @@ def _online(own: _StageSetup, model: Any, algorithm: OnlineParams) -> None:
 STAGES: dict[str, Callable[[_StageSetup], object]] = {
     "resample_data": _resampling,
     "train_sft": _sft,
-    "sample_preferences": lambda own: _run_engine(own, own.loaded()),
+    "sample_preferences": lambda own: _run_engine(own, own.loaded(), takes=True),
     "train_reward_model": _reward_model,
     "train_policy": _policy,
-    "evaluate": lambda own: _run_engine(own, own.loaded()),
+    "evaluate": lambda own: _run_engine(own, own.loaded(), takes=True),
 }
 
 
-def _run_engine(own: _StageSetup, model: Any) -> SlottedDecoder | None:
-    """Run the engine once; None where vLLM servers generate."""
+def _run_engine(own: _StageSetup, model: Any, *, takes: bool = False) -> SlottedDecoder | None:
+    """Run the engine once, with the model's weights or a copy; None where vLLM servers generate."""
     if is_elsewhere():
         return None
     num_slots, width = own.num_slots, own.params.agent.max_context_tokens
     with own.tracker.labelled(ENGINE):
-        weights = fuse(_as_numbers(own, model))
+        weights = fuse(_as_numbers(own, model), takes=takes)
         if own.gpu_bytes is not None:
             num_slots = min(num_slots, num_slots_within(own.gpu_bytes - own.tracker.live.total(), weights, width))
         decoder = SlottedDecoder(weights, num_slots=num_slots, max_context_tokens=width)

@@ -29,7 +29,7 @@ NUM_CHECKS = 100  # prompts on which an engine elsewhere must agree with the tra
 
 class EpisodeSampler:
     """Runs and scores episodes by the model's weights at the last `refresh` or, without one, at the
-    first `sample`."""
+    first `sample`. With `takes_weights` the engine takes them from the model, once and for all."""
 
     def __init__(
         self,
@@ -40,7 +40,9 @@ class EpisodeSampler:
         reward: RuleReward,
         limits: AgentParams,
         temperature: float,
+        takes_weights: bool = False,
     ) -> None:
+        self._takes_weights = takes_weights
         self.codec, self.domain, self.limits = codec, domain, limits
         self._model, self._reward, self._temperature = model, reward, temperature
         self._engine: Engine | None = None
@@ -54,6 +56,7 @@ class EpisodeSampler:
                 max_context_tokens=self.limits.max_context_tokens,
                 check_prompts=lambda: check_prompts(self.codec, self.domain),
                 stop_ids=self.codec.stop_ids,
+                takes_weights=self._takes_weights,
             )
         else:
             self._engine.refresh_weights()
@@ -131,19 +134,22 @@ class ScoredWorld:
         domain = open_domain(world, limits)
         return cls(domain, load_reward(reward, score_names(domain)), limits)
 
-    def sampler(self, model: Any, codec: ChatCodec, *, temperature: float) -> EpisodeSampler:
-        return EpisodeSampler(
-            model, codec, domain=self.domain, reward=self.reward, limits=self.limits, temperature=temperature
-        )
+    def sampler(
+        self, model: Any, codec: ChatCodec, *, temperature: float, takes_weights: bool = False
+    ) -> EpisodeSampler:
+        own: dict[str, Any] = {"domain": self.domain, "reward": self.reward, "limits": self.limits}
+        return EpisodeSampler(model, codec, **own, temperature=temperature, takes_weights=takes_weights)
 
     def player(self, model: Any, codec: ChatCodec, *, seed: int) -> Player:
-        """A player for an evaluation; `seed` draws the episodes' seeds."""
+        """A player for an evaluation, which takes the model's weights; `seed` draws the episodes'
+        seeds."""
+        sampler = self.sampler(model, codec, temperature=0.0, takes_weights=True)
 
         def play(
             tasks: Sequence[Task], temperature: float, progress: Callable[[int, int], None] | None = None
         ) -> list[Trajectory]:
             seeds = episode_seeds(Stream.EVALUATION, seed, count=len(tasks))
-            return self.sampler(model, codec, temperature=temperature).sample(tasks, seeds, progress=progress)
+            return sampler.sample(tasks, seeds, temperature=temperature, progress=progress)
 
         return play
 

@@ -108,6 +108,7 @@ def test_a_quantised_matrix_takes_what_that_of_bitsandbytes_does(kind):
 def test_an_engine_takes_its_own_weights_and_a_cache_of_as_many_slots_as_there_is_room_for(monkeypatch):
     a_slot = 3 * 2 * 2 * 16 * 32 * 4
     parts = parts_of("evaluate", knobs(), num_slots=128)
+    assert parts[WEIGHTS] < 0.3 * parts[ENGINE]  # the embedding and head of the last moment
     assert parts[CACHE] == 128 * a_slot
     assert parts[ENGINE] == pytest.approx(4 * sum(sizes(CONFIG)), rel=0.1)
     fewer = parts_of("evaluate", knobs(), num_slots=128, gpu_bytes=parts[WEIGHTS] + parts[ENGINE] + 3 * 10 * a_slot)

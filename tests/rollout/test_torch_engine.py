@@ -194,6 +194,17 @@ def test_a_sleeping_engine_holds_neither_weights_nor_cache_and_goes_on_with_new_
     assert (again.token_ids, again.logprobs) == (before.token_ids, before.logprobs)
 
 
+def test_an_engine_that_takes_the_weights_leaves_none_and_plays_as_with_a_copy():
+    model, plays = tiny_model("qwen3"), ragged_plays(4, temperature=1.0, group_size=1)
+    size = {"num_slots": 4, "max_context_tokens": 128}
+    copied = play_all(TorchEngine(model, **size), plays)
+    engine = TorchEngine(model, **size, takes_weights=True)
+    assert sum(weight.numel() for weight in model.parameters()) == 0
+    assert play_all(engine, plays) == copied
+    with pytest.raises(RuntimeError, match="no others"):
+        engine.refresh_weights()
+
+
 def test_as_many_slots_as_a_third_of_the_free_memory_holds():
     weights = fuse(tiny_model("qwen3"))
     cache = SlottedDecoder(weights, num_slots=5, max_context_tokens=40).cache

@@ -25,13 +25,16 @@ def make_engine(
     max_context_tokens: int,
     check_prompts: Callable[[], Sequence[Sequence[int]]],
     stop_ids: frozenset[int],
+    takes_weights: bool = False,
 ) -> Engine:
-    """The engine that the environment names, with the model's current weights. `check_prompts` is
-    called only where servers are checked."""
+    """The engine that the environment names, with the model's current weights; with `takes_weights`
+    one in this process leaves none to the model. `check_prompts` is called only where servers are
+    checked."""
     name = os.environ.get("POSTTRAIN_ENGINE", "torch")
     match name:
         case "torch":
-            return TorchEngine(model, num_slots=NUM_SLOTS, max_context_tokens=max_context_tokens)
+            size = {"num_slots": NUM_SLOTS, "max_context_tokens": max_context_tokens}
+            return TorchEngine(model, **size, takes_weights=takes_weights)
         case "vllm":
             from posttrain.rollout.engines.vllm_engine import VllmEngine
 

@@ -67,8 +67,9 @@ class FusedWeights:
     head_dim: int
 
 
-def fuse(model: nn.Module) -> FusedWeights:
+def fuse(model: nn.Module, *, takes: bool = False) -> FusedWeights:
     """Fuse the current weights of a causal LM, adapters included, in the type that it computes in.
+    With `takes` the model loses its weights, layer by layer, so that no two copies are in memory.
     Raises ConfigurationError where the architecture is none of `LIKE_QWEN3` or a part of it is not
     as in plain transformers."""
     causal_lm = behind_adapters(model)
@@ -93,9 +94,9 @@ def fuse(model: nn.Module) -> FusedWeights:
     head, head_bias = dense(causal_lm.lm_head)
     dtype = compute_dtype(causal_lm)
     with torch.no_grad():
-        return FusedWeights(
+        fused = FusedWeights(
             embedding=decoder.embed_tokens.weight.detach().to(dtype, copy=True),
-            layers=tuple(_in_type(_fuse_layer(layer, dtype), dtype) for layer in decoder.layers),
+            layers=tuple(_fuse_layer(layer, dtype, takes=takes) for layer in decoder.layers),
             head=_scaled(head, decoder.norm.weight).to(dtype),
             head_bias=None if head_bias is None else head_bias.to(dtype),
             final_eps=decoder.norm.variance_epsilon,
@@ -105,6 +106,15 @@ def fuse(model: nn.Module) -> FusedWeights:
             num_kv_heads=config.num_key_value_heads,
             head_dim=head_dim,
         )
+    if takes:
+        _empty(model)
+    return fused
+
+
+def _empty(module: nn.Module) -> None:
+    for part in module.modules():
+        for name, weight in part.named_parameters(recurse=False):
+            setattr(part, name, nn.Parameter(weight.new_empty(0), requires_grad=False))
 
 
 def _layer_types(config: Any) -> list[str]:
@@ -115,7 +125,14 @@ def _layer_types(config: Any) -> list[str]:
     return ["sliding_attention" if has_window else "full_attention"]
 
 
-def _fuse_layer(layer: Any, dtype: torch.dtype) -> FusedLayer:
+def _fuse_layer(layer: Any, dtype: torch.dtype, *, takes: bool) -> FusedLayer:
+    fused = _in_type(_fused_layer(layer, dtype), dtype)
+    if takes:
+        _empty(layer)
+    return fused
+
+
+def _fused_layer(layer: Any, dtype: torch.dtype) -> FusedLayer:
     attention, mlp = layer.self_attn, layer.mlp
     qkv, qkv_bias, head_norm = _fuse_heads(attention, layer.input_layernorm.weight)
     gate, gate_bias = dense(mlp.gate_proj)

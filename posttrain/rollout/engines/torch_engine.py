@@ -27,17 +27,20 @@ _MIN_SHARED = 16  # a common prefix shorter than this is computed again rather t
 
 
 class TorchEngine:
-    """Generates for one model, whose weights it copies when made and in `refresh_weights`."""
+    """Generates for one model, whose weights it copies when made and in `refresh_weights`. With
+    `takes_weights` it takes them instead: the model is empty, and has no others to give."""
 
-    def __init__(self, model: nn.Module, *, num_slots: int, max_context_tokens: int) -> None:
+    def __init__(
+        self, model: nn.Module, *, num_slots: int, max_context_tokens: int, takes_weights: bool = False
+    ) -> None:
         """On a GPU at most as many slots as a third of the free memory holds. Raises
         ConfigurationError for an unsupported model."""
         self.policy_version = 0
-        weights = fuse(model)
+        weights = fuse(model, takes=takes_weights)
         if weights.embedding.is_cuda:
             free, _ = torch.cuda.mem_get_info(weights.embedding.device)
             num_slots = min(num_slots, num_slots_within(free, weights, max_context_tokens))
-        self._model = model
+        self._model, self._has_taken = model, takes_weights
         self._awake: SlottedDecoder | None = SlottedDecoder(
             weights, num_slots=num_slots, max_context_tokens=max_context_tokens
         )
@@ -85,6 +88,8 @@ class TorchEngine:
             self._free(episode_id)
 
     def refresh_weights(self) -> None:
+        if self._has_taken:
+            raise RuntimeError("the engine has taken the model's weights: there are no others to read")
         self.sleep()  # before the new ones are made: two copies may not have room
         self._awake = SlottedDecoder(
             fuse(self._model), num_slots=len(self._table), max_context_tokens=self._max_context_tokens
