@@ -225,19 +225,25 @@ def answer_call(is_stopped: Callable[[], bool], *, limit_s: float) -> tuple[Call
     Raises Interrupted where no runner has called in that time."""
     deadline_s = time.monotonic() + limit_s
     while time.monotonic() < deadline_s and not is_stopped():
-        call = _read()
-        for address in call.addresses if call is not None else ():
-            with contextlib.suppress(OSError):
-                link = Link(socket.create_connection((address, call.port), timeout=HELLO_S))
-                link.send(token=call.token, host=socket.gethostname())
-                for message in link.read(HELLO_S):
-                    return call, link, address, int(message["node"])
-                link.close()
+        if (call := _read()) is not None and (reached := _reach(call)) is not None:
+            return call, *reached
         time.sleep(_POLL_S)
     raise Interrupted(
         f"the stage on the first node has not called this one ({socket.gethostname()}) "
         + ("before it was asked to stop" if is_stopped() else f"in {limit_s:g} s: its log says what it did instead")
     )
+
+
+def _reach(call: Call) -> tuple[Link, str, int] | None:
+    """None where no address leads to the runner, or it has all its nodes."""
+    for address in call.addresses:
+        with contextlib.suppress(OSError):
+            link = Link(socket.create_connection((address, call.port), timeout=HELLO_S))
+            link.send(token=call.token, host=socket.gethostname())
+            for message in link.read(HELLO_S):
+                return link, address, int(message["node"])
+            link.close()
+    return None
 
 
 def _welcome(call: Call, listener: socket.socket, others: OtherNodes, received: list[int]) -> None:
