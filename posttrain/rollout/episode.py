@@ -44,6 +44,7 @@ class Workplace:
 
     def user_reply(self, message: Message) -> str | None:
         del message
+        return None
 
     def grade(self, trajectory: Trajectory) -> Outcome:
         raise WorldFailed(f"{trajectory.task_id} was delegated, and is graded with the whole episode")
@@ -91,8 +92,8 @@ class Episode:
         if limits.worker is not None:
             limits = limits.model_copy(update={"max_turns": limits.worker.max_turns})
         seed = int.from_bytes(hashlib.sha256(f"{self.seed} {name}".encode()).digest()[:4], "big")
-        place, world = {"parent": self, "number": number}, Workplace(given.tools)
-        own = Episode(f"{self.episode_id}/{name}", given.task, world, seed, limits, **place)
+        world, episode_id = Workplace(given.tools), f"{self.episode_id}/{name}"
+        own = Episode(episode_id, given.task, world, seed, limits, parent=self, number=number)
         self._delegated.append(own)
         return own
 
