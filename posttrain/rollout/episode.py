@@ -2,28 +2,17 @@
 end."""
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import isawaitable
+from itertools import chain
 from typing import Any
 
 from posttrain.rollout.conversation import Conversation, bounded, is_same
 from posttrain.rollout.memory import Window, shown_in, windows_of
 from posttrain.rollout.params import AgentParams
 from posttrain.runtime.limits import MAX_REPLY_CHARS, clip
-from posttrain.types import (
-    PLANNER,
-    WORKER,
-    BadNumber,
-    Delegated,
-    Message,
-    Outcome,
-    StopReason,
-    Task,
-    ToolRun,
-    Trajectory,
-    Turn,
-)
+from posttrain.types import WORKER, BadNumber, Delegated, Message, Outcome, StopReason, Task, ToolRun, Trajectory, Turn
 from posttrain.worlds.grading import completed
 from posttrain.worlds.protocol import Delegation, EndingWorld, OpeningWorld, World, WorldFailed
 from posttrain.worlds.tools import Tool
@@ -55,6 +44,7 @@ class Workplace:
 
     def user_reply(self, message: Message) -> str | None:
         del message
+        return None
 
     def grade(self, trajectory: Trajectory) -> Outcome:
         raise WorldFailed(f"{trajectory.task_id} was delegated, and is graded with the whole episode")
@@ -94,10 +84,6 @@ class Episode:
     def turns(self) -> list[Turn]:
         return self.now.turns
 
-    @property
-    def role(self) -> str:
-        return PLANNER if self.parent is None else WORKER
-
     def delegate(self, given: Delegation) -> "Episode":
         """An episode of what a tool delegated, under a seed of its own; its record is part of this
         one's."""
@@ -106,8 +92,8 @@ class Episode:
         if limits.worker is not None:
             limits = limits.model_copy(update={"max_turns": limits.worker.max_turns})
         seed = int.from_bytes(hashlib.sha256(f"{self.seed} {name}".encode()).digest()[:4], "big")
-        place, world = {"parent": self, "number": number}, Workplace(given.tools)
-        own = Episode(f"{self.episode_id}/{name}", given.task, world, seed, limits, **place)
+        world, episode_id = Workplace(given.tools), f"{self.episode_id}/{name}"
+        own = Episode(episode_id, given.task, world, seed, limits, parent=self, number=number)
         self._delegated.append(own)
         return own
 
@@ -240,7 +226,8 @@ class Episode:
 
     def trajectory(self, stop: StopReason, failure: str = "") -> Trajectory:
         """The frozen record. Every call has a result: the reason of the end for an open one."""
-        return _joined(self._own_trajectory(stop, failure), self._delegated)
+        own, worker = self._own_trajectory(stop, failure), self.limits.worker
+        return own if self.parent else _joined(own, self._delegated, worker.others if worker is not None else ())
 
     def _own_trajectory(self, stop: StopReason, failure: str = "") -> Trajectory:
         now = self.now
@@ -267,30 +254,30 @@ class Episode:
         )
 
 
-def _joined(own: Trajectory, delegated: Sequence[Episode]) -> Trajectory:
-    """The record with what was delegated. Its tokens, where there are any, are further windows: of
-    7 and 5 tokens, the latter in windows of 3 and 2, the windows start at 7 and 10."""
-    if not delegated:
+def _joined(own: Trajectory, delegated: Sequence[Episode], others: Collection[str]) -> Trajectory:
+    """The record with what was delegated, and without the tokens that the roles `others` wrote,
+    which are of other weights. A worker's are further windows: of 7 and 5 tokens, the latter in
+    windows of 3 and 2, the windows start at 7 and 10."""
+    if not delegated and not others:
         return own
+    if others and WORKER not in others:
+        own = replace(own, token_ids=(), mask=(), logprobs=(), window_starts=())
     parts = [one.trajectory(one.stop) for one in delegated]
-    records = [
-        Delegated(part.messages, tuple(one.now.schemas), part.stop_reason, part.turns)
-        for one, part in zip(delegated, parts, strict=True)
-    ]
-    starts, roles = list(own.window_starts), list(own.roles)
-    token_ids, mask, logprobs = list(own.token_ids), list(own.mask), list(own.logprobs)
-    for part in (one for one in parts if one.token_ids):
-        starts += [len(token_ids) + start for start in (0, *part.window_starts)]
-        roles += [WORKER] * len(part.windows)
-        token_ids += part.token_ids
-        mask += part.mask
-        logprobs += part.logprobs
+    windows = [] if WORKER in others else [part for part in parts if part.token_ids]
+    starts, end = list(own.window_starts), len(own.token_ids)
+    for part in windows:
+        starts += [end + start for start in (0, *part.window_starts)]
+        end += len(part.token_ids)
+    roles = (*own.roles, *[WORKER] * (len(starts) - len(own.window_starts)))
     return replace(
         own,
-        token_ids=tuple(token_ids),
-        mask=tuple(mask),
-        logprobs=tuple(logprobs),
+        token_ids=tuple(chain(own.token_ids, *(part.token_ids for part in windows))),
+        mask=tuple(chain(own.mask, *(part.mask for part in windows))),
+        logprobs=tuple(chain(own.logprobs, *(part.logprobs for part in windows))),
         window_starts=tuple(starts),
-        window_roles=tuple(roles) if WORKER in roles else (),
-        delegated=tuple(records),
+        window_roles=roles if windows else (),
+        delegated=tuple(
+            Delegated(part.messages, tuple(one.now.schemas), part.stop_reason, part.turns)
+            for one, part in zip(delegated, parts, strict=True)
+        ),
     )

@@ -18,7 +18,7 @@ from posttrain.rollout.offers import open_domain
 from posttrain.rollout.params import AgentParams
 from posttrain.rollout.policy import Policy, TokenPolicy
 from posttrain.rollout.prefix import PrefixPolicy
-from posttrain.rollout.roles import OtherPlayers, without_tokens_of
+from posttrain.rollout.roles import OtherPlayers
 from posttrain.types import Message, Task, Trajectory
 from posttrain.worlds.catalog import score_names
 from posttrain.worlds.params import WorldParams
@@ -98,7 +98,7 @@ class EpisodeSampler:
         policy = self._others.with_own(policy, temperature=self._temperature if temperature is None else temperature)
         limits = self.limits.model_copy(update={"max_aborted_frac": 1.0}) if is_share else self.limits
         trajectories = run_episodes(policy, tasks, domain=self.domain, limits=limits, seeds=seeds, progress=progress)
-        return self.scored([without_tokens_of(one, self._others.roles) for one in trajectories], tasks)
+        return self.scored(trajectories, tasks)
 
     def refuse_many_aborted(self, trajectories: Sequence[Trajectory]) -> None:
         """Raises Interrupted where more of them were aborted than may be."""

@@ -1,9 +1,7 @@
 """Policies of the two roles of an episode (`agent.worker`): the model that is trained or evaluated,
 or other weights, which are frozen and whose tokens are no rows of it."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import replace
-from itertools import chain
+from collections.abc import Mapping
 from pathlib import Path
 
 from posttrain.models.loading import load_codec, load_model
@@ -14,7 +12,7 @@ from posttrain.rollout.openai_policy import OpenAiPolicy
 from posttrain.rollout.params import AgentParams, EndpointModel, FolderWeights
 from posttrain.rollout.policy import Policy, TokenPolicy
 from posttrain.runtime.exits import ConfigurationError
-from posttrain.types import Trajectory
+from posttrain.types import PLANNER, WORKER
 
 
 class RolePolicy:
@@ -30,7 +28,7 @@ class RolePolicy:
         self._of(episode).release(episode)
 
     def _of(self, episode: Episode) -> Policy:
-        return self._others.get(episode.role, self._own)
+        return self._others.get(PLANNER if episode.parent is None else WORKER, self._own)
 
 
 class OtherPlayers:
@@ -40,10 +38,6 @@ class OtherPlayers:
         self._limits = limits
         self._players = limits.worker.others if limits.worker is not None else {}
         self._loaded: dict[str, TokenPolicy] = {}
-
-    @property
-    def roles(self) -> Collection[str]:
-        return self._players.keys()
 
     def with_own(self, own: Policy, *, temperature: float) -> Policy:
         """A policy of all roles. Raises ConfigurationError where there is no such folder or key."""
@@ -68,24 +62,3 @@ def _of_folder(role: str, folder: Path, max_context_tokens: int) -> TokenPolicy:
         )
     engine = TorchEngine(load_model(folder), num_slots=NUM_SLOTS, max_context_tokens=max_context_tokens)
     return TokenPolicy(engine, load_codec(folder), temperature=0.0)
-
-
-def without_tokens_of(trajectory: Trajectory, roles: Collection[str]) -> Trajectory:
-    """The record without the tokens that these roles read and wrote; their turns keep the counts.
-    The first window, which is the planner's, stays, and may be empty."""
-    windows = list(zip(trajectory.roles, trajectory.windows, strict=True))
-    if not any(role in roles for role, _ in windows):
-        return trajectory
-    (first, _), *_ = windows
-    kept = [(role, part) for role, part in windows if role not in roles]
-    parts = [part for _, part in kept]
-    lengths = [part.stop - part.start for part in parts]
-    if first in roles:
-        kept, lengths = [(first, slice(0)), *kept], [0, *lengths]
-    starts = [sum(lengths[:place]) for place in range(1, len(lengths))]
-    token_ids, mask, logprobs = (
-        tuple(chain.from_iterable(column[part] for part in parts))
-        for column in (trajectory.token_ids, trajectory.mask, trajectory.logprobs)
-    )
-    found = replace(trajectory, token_ids=token_ids, mask=mask, logprobs=logprobs, window_starts=tuple(starts))
-    return replace(found, window_roles=tuple(role for role, _ in kept) if starts else ())

@@ -62,4 +62,5 @@ def weighed(advantages_T: NDArray[np.float64], trajectory: Trajectory, weights: 
     if not trajectory.window_roles:
         return advantages_T
     counts = [sum(trajectory.mask[part]) for part in trajectory.windows]
-    return advantages_T * np.repeat([weights.of_roles[role] for role in trajectory.roles], counts)
+    weights_T: NDArray[np.float64] = np.repeat([weights.of_roles[role] for role in trajectory.roles], counts)
+    return advantages_T * weights_T

@@ -30,7 +30,7 @@ from posttrain.rollout.memory import window_rows
 from posttrain.rollout.params import NoMemory, WorkerParams
 from posttrain.rollout.play_on import Fork, play_on
 from posttrain.rollout.policy import expert_policy
-from posttrain.rollout.roles import OtherPlayers, without_tokens_of
+from posttrain.rollout.roles import OtherPlayers
 from posttrain.runtime.exits import ConfigurationError, DataError
 from posttrain.traces.replay import replay
 from posttrain.traces.values import TracedEpisode
@@ -76,7 +76,15 @@ def test_a_worker_reads_its_own_text_and_tools_and_is_seeded_apart(codec):
 
     class Heard(Voiced):
         async def reply(self, episode):
-            asked.append((episode.role, episode.episode_id, episode.seed, [*episode.tools], episode.limits))
+            asked.append(
+                (
+                    WORKER if episode.parent else PLANNER,
+                    episode.episode_id,
+                    episode.seed,
+                    [*episode.tools],
+                    episode.limits,
+                )
+            )
             return await super().reply(episode)
 
     play(Heard(codec), tasks=TASKS[:1])
@@ -120,16 +128,21 @@ def test_an_episode_of_two_policies_is_replayed_by_its_messages_and_not_by_token
         play_on([Fork(TASKS[0], one, 2)], Voiced(codec), domain=DOMAIN, limits=LIMITS)
 
 
-def test_without_a_roles_tokens_the_others_stand_where_they_stood(episodes):
-    one = episodes[0]
+def test_without_a_roles_tokens_the_others_stand_where_they_stood(codec, episodes):
+    """Those that other weights wrote are of another tokenizer, and no rows."""
+    one, other = episodes[0], {"type": "folder", "path": "elsewhere"}
     own, *workers = one.windows
-    planner = without_tokens_of(one, [WORKER])
+
+    def by_others(**players):
+        worker = WorkerParams.model_validate({"max_turns": 8, "planner": OWN, "worker": OWN} | players)
+        [found] = play(Voiced(codec), LIMITS.model_copy(update={"worker": worker}), TASKS[:1])
+        assert (found.messages, found.turns, found.delegated) == (one.messages, one.turns, one.delegated)
+        return found
+
+    planner, worker = by_others(worker=other), by_others(planner=other)
     assert (planner.token_ids, planner.window_starts, planner.window_roles) == (one.token_ids[own], (), ())
-    worker = without_tokens_of(one, [PLANNER])
     assert [worker.token_ids[part] for part in worker.windows] == [(), *(one.token_ids[part] for part in workers)]
     assert worker.roles == one.roles
-    assert worker.delegated == planner.delegated == one.delegated
-    assert without_tokens_of(one, []) is one
 
 
 def test_other_weights_play_a_role_from_their_folder(codec, tmp_path):
@@ -144,7 +157,7 @@ def test_other_weights_play_a_role_from_their_folder(codec, tmp_path):
     one, again = (play(players.with_own(Voiced(codec), temperature=0.0), limits, TASKS[:1]) for _ in range(2))
     assert one == again
     assert all(len(own.turns) <= 2 and own.turns[0].num_written for own in one[0].delegated)
-    assert without_tokens_of(one[0], players.roles).window_roles == ()
+    assert one[0].window_roles == ()
     missing = worker.model_copy(update={"worker": worker.worker.model_copy(update={"path": "data/nowhere"})})
     with pytest.raises(ConfigurationError, match=r"agent.worker.worker.path is data/nowhere, where there is no model"):
         OtherPlayers(LIMITS.model_copy(update={"worker": missing})).with_own(Voiced(codec), temperature=0.0)
@@ -155,7 +168,7 @@ def test_other_weights_play_a_role_from_their_folder(codec, tmp_path):
 def test_an_episode_that_runs_out_of_time_keeps_its_workers_part(codec):
     class Slow(Voiced):
         async def reply(self, episode):
-            if episode.role == WORKER and episode.turns:
+            if episode.parent and episode.turns:
                 await asyncio.sleep(30)
             return await super().reply(episode)
 
