@@ -174,7 +174,7 @@ def trainer_arguments(
 
 
 def num_tokens(row: Mapping[str, Any]) -> int:
-    """Of a data set's row, the longest of its sides."""
+    """Number of tokens of a data set's row, of a pair those of the longer side."""
     return max(len(values) for name, values in row.items() if name.endswith("ids"))
 
 

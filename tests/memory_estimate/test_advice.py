@@ -3,7 +3,7 @@
 import pytest
 
 from posttrain.memory_estimate.advice import LORA, changes_that_fit, with_knobs
-from posttrain.memory_estimate.stages import StageMemory
+from posttrain.memory_estimate.stages import StageMemory, rows_at_once
 from tests.memory_estimate.test_stages import knobs
 
 
@@ -59,6 +59,26 @@ def test_where_rows_take_the_most_fewer_go_through_at_once_and_the_step_stays_wh
     changes, changed = advised(params, estimated, [stage])
     assert [change.knobs for change in changes] == [{"model.rows_at_once": rows // 2}, {"model.rows_at_once": needed}]
     assert changed.model_copy(update={"model": params.model}) == params
+
+
+@pytest.mark.parametrize(("stage", "width"), [("train_sft", 16), ("train_reward_model", 32), ("train_policy", 32)])
+def test_a_limit_in_tokens_is_lowered_where_there_is_one(stage, width):
+    """Rows as long as the knobs allow, of pairs both: 16 rows fit, and 4 are needed."""
+    more = {
+        "train_sft.batch_size": 64,
+        "train_reward_model.batch_size": 32,
+        "train_policy.algorithm.tasks_per_step": 16,
+    }
+    params = with_knobs(knobs(tokens_at_once=16 * width), more)
+    assert rows_at_once(params, stage) == 16
+    assert rows_at_once(with_knobs(params, {"model.rows_at_once": 6}), stage) == 6
+
+    def estimated(_, own):
+        return memory(stage, weights=10, activations=20 * rows_at_once(own, stage))
+
+    changes, changed = advised(params, estimated, [stage])
+    assert [change.knobs["model.tokens_at_once"] for change in changes] == [8 * width, 4 * width]
+    assert rows_at_once(changed, stage) == 4
 
 
 def test_where_weights_take_the_most_there_are_adapters_and_then_fewer_bits():

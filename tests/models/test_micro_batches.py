@@ -34,9 +34,7 @@ def test_processes_have_as_many_parts_within_the_limit_and_every_row_once(first,
     assert len(parts_of[0]) == len(parts_of[1])
     for lengths, parts in zip((first, second), parts_of, strict=True):
         assert sorted(place for part in parts for place in part) == list(range(len(lengths)))
-        assert all(
-            len(part) * max(lengths[place] for place in part) <= max(tokens, max(lengths)) for part in parts if part
-        )
+        assert all(len(part) * max(lengths[place] for place in part) <= max(tokens, *lengths) for part in parts if part)
     if len(first) == len(second):
         assert [len(part) for part in parts_of[0]] == [len(part) for part in parts_of[1]], "TRL gathers rows of a part"
 
