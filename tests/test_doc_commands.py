@@ -1,6 +1,7 @@
 """Every command that README and docs name is one that there is: its program, module, target,
 subcommand and options, and the files in the repository that it takes."""
 
+import functools
 import importlib.util
 import re
 import shlex
@@ -15,6 +16,7 @@ PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPO
 STARTS = ("posttrain ", "python -m ", "make ", "infra/", ".ci/")
 OF_TOOLS = ("dvc ", "docker ", "inspect ", "kubectl ", "lm-eval ", "prefect ", "vf-eval ", "wandb ")
 OTHERS = (*OF_TOOLS, "export ", "git ", "pip ", "sinfo", "ln ", "python exported/", "source ")
+parser = functools.cache(make_parser)  # it takes the time of many a command
 SETTING = re.compile(r"^[A-Z_]+=\S+ ")
 
 
@@ -45,9 +47,9 @@ def test_a_command_that_is_named_is_there(named: str):
     match words:
         case ["posttrain", command]:  # its name alone, with or without what it needs
             with pytest.raises(SystemExit, match=r"^0$"):
-                make_parser().parse_args([command, "--help"])
+                parser().parse_args([command, "--help"])
         case ["posttrain", *arguments]:
-            assert make_parser().parse_args(arguments).command
+            assert parser().parse_args(arguments).command
         case ["python", "-m", module, *arguments]:
             assert importlib.util.find_spec(module), module
             assert all((REPOSITORY / one).exists() for one in arguments if one.startswith("infra/"))

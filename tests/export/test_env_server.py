@@ -175,6 +175,15 @@ def test_tasks_are_listed_by_split(calculator):
     assert client.get("/health").json() == {"status": "healthy"}
 
 
+def test_the_splits_that_a_world_has_of_its_own_are_served(tmp_path):
+    client = client_of(exported(tmp_path, "stocks"))
+    kinds = {one["name"]: one["type"] for one in client.get("/stocks/splits").json()}
+    assert (kinds["dev_paraphrase"], kinds["test_noisy"]) == ("validation", "test")
+    [task] = client.post("/stocks/tasks", json={"split": "dev_paraphrase", "stop": 1}).json()["tasks"]
+    assert task["index"] == 0
+    assert client.post("/stocks/num_tasks", json={"split": "test_quiet"}).status_code == 400
+
+
 def test_a_page_of_another_site_gets_no_session_unless_the_server_is_open(calculator):
     with pytest.raises(WebSocketDisconnect), session_of(client_of(calculator), Origin="http://elsewhere.example"):
         pass

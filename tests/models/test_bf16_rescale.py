@@ -26,7 +26,7 @@ SMALL = 5e-4  # of what W x is
 
 
 @pytest.fixture(
-    params=["qwen3", "llama", *(pytest.param(name, marks=pytest.mark.needs_large) for name in ("qwen2", "mistral"))]
+    params=["qwen3", *(pytest.param(name, marks=pytest.mark.needs_large) for name in ("llama", "qwen2", "mistral"))]
 )
 def folder(request, tmp_path, scratch_tokenizer):
     """Weights that lie on bfloat16's grid, as a pretrained model's do."""

@@ -143,10 +143,10 @@ def as_said(message: Message) -> tuple[object, ...]:
     return message.content, message.reasoning_content, calls
 
 
-def test_a_thousand_messages_come_back(codec: ChatCodec, family: str) -> None:
+def test_messages_of_every_shape_come_back(codec: ChatCodec, family: str) -> None:
     """Llama's templates leave out what is said beside a call, so none there has both."""
     rng = random.Random(0)
-    for _ in range(1000):
+    for _ in range(200):
         message = a_message(rng, TEMPLATES[family])
         assert as_said(codec.parse(codec.encode_assistant(message), TYPED_TOOLS)) == as_said(message)
 

@@ -6,6 +6,7 @@ import pytest
 from posttrain.config.params import load_params
 from posttrain.retrieval.catalogue import Catalogue, Question
 from posttrain.retrieval.quality import compare
+from posttrain.retrieval.rankers import Encoder
 from posttrain.retrieval.retriever import Retriever, save_retriever
 from posttrain.retrieval.training import Pair, hard_negatives, train_retriever, training_pairs
 from posttrain.runtime.exits import ConfigurationError
@@ -58,6 +59,14 @@ def test_training_finds_the_tools_of_its_questions_and_has_the_same_bytes_again(
     nearest = Retriever(tmp_path / "saved").nearest(list(QUESTIONS.values()), 3)
     assert [names[0] for names in nearest] == list(QUESTIONS)
     assert not list((tmp_path / "a").glob("checkpoint*"))
+
+
+def test_an_encoder_keeps_the_vectors_of_the_texts_that_it_read_last(encoder, monkeypatch):
+    monkeypatch.setattr("posttrain.retrieval.rankers._MAX_KNOWN", 2)
+    read, texts = Encoder(encoder, max_tokens=16), list(QUESTIONS)[:4]
+    vectors = read.encode(texts)
+    assert list(read._known) == texts[2:]
+    assert read.encode(texts[2:]).tobytes() == vectors[2:].tobytes()
 
 
 def test_what_is_held_out_is_in_no_pair(encoder, tmp_path):

@@ -181,6 +181,16 @@ def test_its_marks_are_scores_of_the_reward(asked, monkeypatch, tmp_path):
         load_reward(RewardParams.model_validate(unknown), ["completion"])
 
 
+def test_an_answer_is_kept_until_the_instructions_change(asked, monkeypatch):
+    judge, endpoint = asked(lambda quotations: marks(quotations[0]))
+    for _ in range(2):
+        judge.mark([PAIRS[0].chosen.trajectory])
+    assert len(endpoint.bodies) == 1
+    monkeypatch.setattr("posttrain.rollout.judge._INSTRUCTIONS", "Judge mildly.")
+    judge.mark([PAIRS[0].chosen.trajectory])
+    assert [body["messages"][0]["content"] for body in endpoint.bodies][1:] == ["Judge mildly."]
+
+
 def test_a_rubric_of_ones_own_and_a_budget(asked, monkeypatch, tmp_path):
     (tmp_path / "rubric.yaml").write_text("politeness: Was it polite?\n")
     monkeypatch.setenv("POSTTRAIN_JUDGE_PRICES", "1000,1000")

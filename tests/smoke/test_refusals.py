@@ -97,15 +97,6 @@ def test_every_wrong_name_and_number_is_refused_at_once(refused: Callable[..., s
         assert problem in said
 
 
-def test_deps_that_any_stage_lacks_are_refused(copy: Path, refused: Callable[..., str]):
-    declare(copy, ("check_params", "sample_preferences", "train_process_model", "evaluate"))
-    said = refused({"reward.extra": [{"name": "ours.scores:brevity", "weight": 0.001}]})
-    assert (
-        "reward.extra: ours.scores:brevity leads to ours/scores.py, ours/words.py, "
-        "which are not among the deps of train_policy in dvc.yaml" in said
-    )
-
-
 def test_a_name_that_leads_somewhere_passes_and_its_code_is_looked_at_again_when_edited(
     copy: Path, refused: Callable[..., str], dvc: Callable[..., Any]
 ):

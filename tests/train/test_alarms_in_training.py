@@ -83,7 +83,7 @@ def test_a_reward_that_pays_for_something_else_than_success_is_told(trained):
     def turned(played):
         return with_reward(played, 2 - played.trajectory.reward)
 
-    alarms = trained(turned, after=8, healthy=same_word, lr=0.1, max_steps=40)
+    alarms = trained(turned, after=8, healthy=same_word, lr=0.1, max_steps=20)
     [step] = [step for step, name in alarms if name == "reward_hacking"]
     assert 8 < step <= 13
 

@@ -125,7 +125,7 @@ def test_the_loss_is_the_formula_on_the_log_probabilities_of_the_agents_tokens(n
 @pytest.mark.parametrize(("name", "changes"), RUNS_ON_PAIRS)
 def test_the_chosen_episode_gains_on_the_rejected_one(name, changes, tmp_path):
     before = in_double(tiny_model())
-    model, lines = run_here(name, tmp_path, max_steps=40, **changes)
+    model, lines = run_here(name, tmp_path, max_steps=15, lr=3e-2, **changes)
     after = copied(model)
 
     held_out = [(row, spoilt(row)) for row in copy_rows(40, seed=9)[0]]

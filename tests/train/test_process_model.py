@@ -109,7 +109,7 @@ def test_values_of_tasks_never_seen_come_near_their_labels(tmp_path):
     with torch.no_grad():
         model.score.weight.zero_()
     with open_run(tmp_path, at_once=AtOnce(8)) as run:
-        run_process_model(run, model, max_steps=120, checkpoint_every_steps=120)
+        run_process_model(run, model, max_steps=60, checkpoint_every_steps=60, lr=2e-2)
     model.eval()
 
     held_out = labelled_words(40, seed=9)
@@ -127,7 +127,7 @@ def test_the_loss_is_a_mean_over_the_labelled_states_of_the_step(tmp_path):
         with torch.no_grad():
             model.score.weight.zero_()
         with open_run(tmp_path / str(at_once), at_once=AtOnce(at_once)) as run:
-            run_process_model(run, model, max_steps=4)
+            run_process_model(run, model, max_steps=2)
         losses.append([line["loss"] for line in read_metrics(tmp_path / str(at_once) / METRICS)])
     assert losses[0][0] == pytest.approx(math.log(2), abs=1e-6)
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)

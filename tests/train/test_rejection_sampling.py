@@ -85,20 +85,19 @@ def test_the_likeliest_success_of_a_task_is_the_one_of_the_highest_mean_log_prob
 @pytest.mark.parametrize("balance", ["episode", "task", "difficulty"])
 @pytest.mark.parametrize("per_task", ["all", "likeliest"])
 @pytest.mark.parametrize("accept", [{"type": "success"}, {"type": "by_reward", "temperature": 0.01}])
-@pytest.mark.parametrize("seed", range(10))
-def test_weights_are_shares(seed, balance, per_task, accept):
-    rng = np.random.default_rng(seed)
-    episodes = [
-        episode(task, reward, stop=StopReason.ENGINE_LOST if is_aborted else StopReason.DONE)
-        for task, reward, is_aborted in zip(
-            rng.choice(list("abc"), seed), rng.choice([0, 0.3, 1], seed), rng.random(seed) < 0.3, strict=True
-        )
-    ]
-    weights_N = row_weights(episodes, knobs(balance=balance, per_task=per_task, accept=accept))
-    assert np.isfinite(weights_N).all()
-    assert (weights_N >= 0).all()
-    assert weights_N.sum() == pytest.approx(1) or not weights_N.any()
-    assert not any(weight for weight, one in zip(weights_N, episodes, strict=True) if one.is_aborted)
+def test_weights_are_shares(balance, per_task, accept):
+    for num in range(10):
+        rng = np.random.default_rng(num)
+        drawn = zip(rng.choice(list("abc"), num), rng.choice([0, 0.3, 1], num), rng.random(num) < 0.3, strict=True)
+        episodes = [
+            episode(task, reward, stop=StopReason.ENGINE_LOST if is_aborted else StopReason.DONE)
+            for task, reward, is_aborted in drawn
+        ]
+        weights_N = row_weights(episodes, knobs(balance=balance, per_task=per_task, accept=accept))
+        assert np.isfinite(weights_N).all()
+        assert (weights_N >= 0).all()
+        assert weights_N.sum() == pytest.approx(1) or not weights_N.any()
+        assert not any(weight for weight, one in zip(weights_N, episodes, strict=True) if one.is_aborted)
 
 
 def test_the_policy_learns_from_its_own_successes(tmp_path):
@@ -155,12 +154,14 @@ def read(line):
 def test_only_a_retry_that_is_accepted_becomes_a_row(tmp_path, monkeypatch):
     """Every first try fails and every retry succeeds: the rows are the retries."""
 
+    model = tiny_model()
+
     def run(_self, tasks, seeds):
         is_retry = [isinstance(task, RetryTask) and not task.is_reflection for task in tasks]
         return [
             replace(one, trajectory=replace(one.trajectory, seed=seed, mask=(0, 0, 0, 0, 1, 0, 1), **won(is_one)))
             for one, seed, is_one in zip(
-                [play_words_greedily(tiny_model(), task) for task in tasks], seeds, is_retry, strict=True
+                [play_words_greedily(model, task) for task in tasks], seeds, is_retry, strict=True
             )
         ]
 

@@ -13,7 +13,7 @@ from posttrain.train.reward_model_quality import pair_accuracy
 def test_the_better_of_a_pair_never_seen_gets_the_higher_score(tmp_path):
     model = tiny_reward_model()
     with open_run(tmp_path) as run:
-        run_reward_model(run, model, max_steps=150, checkpoint_every_steps=150)
+        run_reward_model(run, model, max_steps=20, checkpoint_every_steps=20, lr=3e-2)
     model.eval()
 
     held_out, _ = copy_rows(60, seed=9)

@@ -20,7 +20,7 @@ def trained(folder, rows, **changes):
 
 
 def test_training_lowers_the_dev_loss_of_episodes_never_seen(tmp_path):
-    _, lines = run_here("sft", tmp_path, max_steps=80, eval_every_steps=20)
+    _, lines = run_here("sft", tmp_path, max_steps=24, eval_every_steps=6, lr=2e-2)
 
     losses = [line["eval_loss"] for line in lines if "eval_loss" in line]
     assert len(losses) == 4

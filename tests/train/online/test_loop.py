@@ -24,11 +24,18 @@ CLIP = {"type": "clip", "low": 0.2, "high": 0.2}
 trained = partial(run_here, "online")
 
 
-@pytest.mark.parametrize("more", [{}, {"updates_per_step": 3, "objective": CLIP}], ids=["one update", "three"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"max_steps": 20, "lr": 0.15},
+        {"max_steps": 12, "lr": 0.06, "updates_per_step": 3, "objective": CLIP},
+    ],
+    ids=["one update", "three"],
+)
 def test_the_reward_rises_when_what_earned_more_becomes_likelier(tmp_path, more):
-    _, lines = trained(tmp_path, max_steps=40, tasks_per_step=4, group_size=8, **more)
+    _, lines = trained(tmp_path, tasks_per_step=4, group_size=8, **more)
     rewards = [line["reward_mean"] for line in lines]
-    assert np.mean(rewards[-10:]) > np.mean(rewards[:5]) + 0.1
+    assert np.mean(rewards[-5:]) > np.mean(rewards[:5]) + 0.1
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])

@@ -137,7 +137,7 @@ def test_the_bonus_is_learnt_from_but_the_metrics_are_about_the_rules(tmp_path, 
         return ScoredEpisode(failed, bonus=float(played.trajectory.token_ids[4] == 9))
 
     monkeypatch.setattr("tiny_runs.play_words", play_for_the_bonus)
-    model, lines = run_here("online", tmp_path, max_steps=40, tasks_per_step=4, group_size=8)
+    model, lines = run_here("online", tmp_path, max_steps=16, tasks_per_step=4, group_size=8, lr=0.1)
 
     episodes = [play_words(model, word_task(5, 9), seed) for seed in range(40)]
     assert (
