@@ -132,7 +132,8 @@ def test_a_step_tells_what_each_role_wrote():
 
 
 def problems(**knobs):
-    content = read_knobs(Path("experiments/two_policies.yaml").read_bytes(), source="x")["set"] | knobs
+    plan = read_knobs(Path("experiments/two_policies.yaml").read_bytes(), source="x")
+    content = plan["set"] | plan["overrides"][2]["set"] | knobs
     params = read_knobs(Path("params.yaml").read_bytes(), source="y")
     list(set_knobs(params, content, source="z"))
     return parse_params(params, source="z")
