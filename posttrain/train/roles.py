@@ -37,7 +37,7 @@ EQUAL = RoleWeights(planner=1.0, worker=1.0)
 def learnt_part(trajectory: Trajectory, weights: RoleWeights) -> Trajectory:
     """The record whose mask is of the roles that learn."""
     frozen = {role for role, weight in weights.of_roles.items() if not weight}
-    if not frozen & {*trajectory.window_roles}:
+    if not frozen & {*trajectory.roles}:
         return trajectory
     windows = list(zip(trajectory.roles, trajectory.windows, strict=True))
     mask = chain.from_iterable(
@@ -59,7 +59,7 @@ def num_written(trajectory: Trajectory) -> Mapping[str, int]:
 def weighed(advantages_T: NDArray[np.float64], trajectory: Trajectory, weights: RoleWeights) -> NDArray[np.float64]:
     """Advantages of an episode's agent tokens times the weight of each one's role: at weights 1 and
     1/2, advantages 2 of two tokens of the planner and one of its worker are 2, 2 and 1."""
-    if not trajectory.window_roles:
+    if weights == EQUAL:
         return advantages_T
     counts = [sum(trajectory.mask[part]) for part in trajectory.windows]
     weights_T: NDArray[np.float64] = np.repeat([weights.of_roles[role] for role in trajectory.roles], counts)

@@ -63,3 +63,17 @@ def test_the_folder_of_an_encoder_is_a_declared_input_where_it_is_trained(reposi
         knobs = text.replace("method: words", f"method: {method}").replace("type: offered}", f"type: {tools}}}")
         Path("params.yaml").write_text(knobs)
         assert ["data/pretrained/minilm" in line for _, line in undeclared(stages, load_params())] == [True] * is_named
+
+
+def test_the_folder_of_a_role_that_other_weights_play_is_a_declared_input_of_what_plays(
+    repository, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    text = (repository / "params.yaml").read_text()
+    text = text.replace("planner: 1.0, worker: 1.0}", "planner: 1.0, worker: 0.0}")
+    worker = "worker: {max_turns: 8, planner: {type: own}, worker: {type: folder, path: data/theirs}} #"
+    Path("params.yaml").write_text(text.replace("worker: null ", worker, 1))
+    stages = {name: StageInputs("c", ("other",), (name,)) for name in ("evaluate@sft", "train_policy", "train_sft")}
+    [(knob, line)] = undeclared(stages, load_params())
+    assert knob == "agent.worker.worker.path: data/theirs"
+    assert "is not among the deps of evaluate@sft, train_policy in dvc.yaml" in line

@@ -44,6 +44,7 @@ class Draw(random.Random):
         opening = TASK.messages if self.randrange(2) else ()
         messages = (*opening, *(self.message() for _ in range(self.randrange(5))))
         mask = tuple(self.randrange(2) for _ in range(self.randrange(9)))
+        num_windows = self.randrange(1, 4)
         return Trajectory(
             task_id=TASK.task_id,
             messages=messages,
@@ -56,8 +57,8 @@ class Draw(random.Random):
             scores={self.text(): self.random() for _ in range(self.randrange(3))},
             reward=self.choice([None, self.random()]),
             turns=tuple(self.turn(len(messages)) for _ in range(self.randrange(4))),
-            window_starts=tuple(range(self.randrange(3))),
-            window_roles=tuple(self.choice(ROLES) for _ in range(self.randrange(3))),
+            window_starts=tuple(range(num_windows - 1)),
+            window_roles=self.choice([(), tuple(self.choice(ROLES) for _ in range(num_windows))]),
             delegated=tuple(self.delegated() for _ in range(self.randrange(2))),
             num_forks=self.randrange(3),
             failure=self.text(),

@@ -21,7 +21,7 @@ from posttrain.data.schemas import (
     trajectory_columns,
     trajectory_from_columns,
 )
-from posttrain.types import Message, Outcome, Split, StopReason, Trajectory, Turn, number
+from posttrain.types import ROLES, Message, Outcome, Split, StopReason, Trajectory, Turn, number
 
 MAX_ID_CHARS = 512
 UNKNOWN_TOOLS: tuple[Mapping[str, Any], ...] = ({"type": "unknown"},)  # placeholder until the whole file is read
@@ -137,6 +137,8 @@ def _as_played(trajectory: Trajectory, played: Mapping[str, Any]) -> Trajectory:
     found = trajectory_from_columns({**trajectory_columns(trajectory), **played})
     if len({*map(len, (found.token_ids, found.mask, found.logprobs))}) > 1 or set(found.mask) - {0, 1}:
         raise ValueError("its token ids, mask and log-probabilities do not fit each other")
+    if {*found.window_roles} - {*ROLES} or len(found.roles) != 1 + len(found.window_starts):
+        raise ValueError("its window_roles do not name a role for each of its windows")
     for value in (*found.scores.values(), *found.logprobs, found.reward or 0.0):
         number(value, "one of its scores or log-probabilities")
     return replace(found, outcome=found.outcome and replace(found.outcome, feedback=""))

@@ -108,10 +108,11 @@ def test_joint_gradients_are_the_sum_of_each_roles():
     torch.testing.assert_close(gradient([sample(ONE, 2.0, EQUAL)]), sum(gradient([one]) for one in alone))
 
 
-def test_an_episode_of_one_policy_is_weighed_as_it_was():
-    assert learnt_part(OTHER, RoleWeights(planner=0.0, worker=1.0)) is OTHER
+def test_an_episode_of_one_policy_is_as_it_was_and_of_a_frozen_planner_who_delegates_nothing_nothing_is_learnt():
     advantages = np.ones(1)
-    assert weighed(advantages, OTHER, HALF) is advantages
+    assert learnt_part(OTHER, EQUAL) is OTHER
+    assert weighed(advantages, OTHER, EQUAL) is advantages
+    assert sample(OTHER, 1.0, RoleWeights(planner=0.0, worker=1.0)).advantages_T.size == 0
 
 
 @pytest.mark.needs_killed
@@ -132,7 +133,8 @@ def test_a_step_tells_what_each_role_wrote():
 
 
 def problems(**knobs):
-    content = read_knobs(Path("experiments/two_policies.yaml").read_bytes(), source="x")["set"] | knobs
+    plan = read_knobs(Path("experiments/two_policies.yaml").read_bytes(), source="x")
+    content = plan["set"] | plan["overrides"][2]["set"] | knobs
     params = read_knobs(Path("params.yaml").read_bytes(), source="y")
     list(set_knobs(params, content, source="z"))
     return parse_params(params, source="z")
