@@ -247,25 +247,19 @@ def propose(stage: str, num: int, model: Path | None, params: Path | None) -> No
 def verify_corrections(folder: Path, model: Path) -> None:
     """Verify what people wrote on `posttrain annotate --episodes` in place of a turn, and keep the
     edits that help."""
-    from posttrain.config.params import load_params
     from posttrain.data.annotations import corrections_of, read_annotations
     from posttrain.data.edits import VerifiedEdit, add_edits
     from posttrain.data.schemas import read_tasks, read_trajectories
-    from posttrain.debug.player import model_player
     from posttrain.debug.suggest import corrected_forks
     from posttrain.debug.verify import verify
     from posttrain.provenance.code_version import read_version
-    from posttrain.rollout.offers import open_domain
 
-    corrections, knobs = corrections_of(read_annotations()), load_params()
+    corrections = corrections_of(read_annotations())
     tasks = {task.task_id: task for task in read_tasks(Path("data/raw/tasks.parquet"), "rl")}
     forks = corrected_forks(corrections, read_trajectories(folder / "samples.parquet"), tasks)
     if not forks:
         raise DataError(f"nobody corrected an episode of {folder}: press e on `posttrain annotate --episodes`")
-    player, code = (
-        model_player(model, open_domain(knobs.world, knobs.agent), knobs.agent),
-        str(read_version(Path.cwd())),
-    )
+    player, code = _todays_player(model), str(read_version(Path.cwd()))
     tried = [one for who, own in forks.items() for one in verify(own, player, who=who, code=code)]
     kept = [one for one in tried if isinstance(one, VerifiedEdit)]
     print(f"{add_edits(kept)} edits are new, of {len(kept)} that help among {len(tried)} corrections")
@@ -283,16 +277,12 @@ def show_edit(edit: str) -> None:
 
 def verify_edit(edit: str, model: Path, num: int) -> None:
     """Verify an edit anew, by another model or more plays. Exits with 1 where it does not help."""
-    from posttrain.config.params import load_params
     from posttrain.data.edits import VerifiedEdit
-    from posttrain.debug.player import model_player
     from posttrain.debug.terminal import gain_text
     from posttrain.debug.verify import verify
-    from posttrain.rollout.offers import open_domain
     from posttrain.rollout.play_on import Fork
 
-    one, knobs = _edit(edit), load_params()
-    player = model_player(model, open_domain(knobs.world, knobs.agent), knobs.agent)
+    one, player = _edit(edit), _todays_player(model)
     [found] = verify([Fork(one.task, one.recorded, one.turn, message=one.edited)], player, who=one.who, num=num, seed=1)
     if isinstance(found, VerifiedEdit):
         print(f"it helps {model}: {gain_text(found)}")
@@ -308,6 +298,16 @@ def drop_edit(edit: str) -> None:
     gone = _edit(edit)
     write_edits([one for one in read_edits() if one.edit_id != gone.edit_id])
     print(f"{gone.edit_id} is dropped")
+
+
+def _todays_player(model: Path) -> "Player":
+    """The model in the world of params.yaml as it is now."""
+    from posttrain.config.params import load_params
+    from posttrain.debug.player import model_player
+    from posttrain.rollout.offers import open_domain
+
+    knobs = load_params()
+    return model_player(model, open_domain(knobs.world, knobs.agent), knobs.agent)
 
 
 def _edit(text: str) -> "VerifiedEdit":

@@ -127,7 +127,7 @@ def test_the_loss_is_a_mean_over_the_labelled_states_of_the_step(tmp_path):
         with torch.no_grad():
             model.score.weight.zero_()
         with open_run(tmp_path / str(at_once), at_once=AtOnce(at_once)) as run:
-            run_process_model(run, model, max_steps=2)
+            run_process_model(run, model, max_steps=2, checkpoint_every_steps=2)
         losses.append([line["loss"] for line in read_metrics(tmp_path / str(at_once) / METRICS)])
     assert losses[0][0] == pytest.approx(math.log(2), abs=1e-6)
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)

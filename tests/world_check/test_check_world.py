@@ -23,7 +23,7 @@ from tests.world_check.planted import Boxes, domain_with, end_what_was_left
 from tests.worlds.loopback import serving
 from tests.worlds.test_http_env import Guessing, params_of
 
-NUM_TASKS = 6
+NUM_TASKS = 3
 TOOLS = "tools: all that are offered exist, with an OpenAI schema"
 RAISES = "episodes: a user's message comes first, and nothing but ToolError is raised"
 EXPERT = "expert: a strict success on every task, with reward 1"

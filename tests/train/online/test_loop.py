@@ -27,7 +27,7 @@ trained = partial(run_here, "online")
 @pytest.mark.parametrize(
     "more",
     [
-        {"max_steps": 20, "lr": 0.15},
+        {"max_steps": 40},
         {"max_steps": 12, "lr": 0.06, "updates_per_step": 3, "objective": CLIP},
     ],
     ids=["one update", "three"],
