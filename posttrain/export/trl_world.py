@@ -175,8 +175,8 @@ class _Recorder:
 
     def _add(self, message: Mapping[str, Any], made: Sequence[Mapping[str, Any]], results: Sequence[str]) -> None:
         episode, functions = self._episode, [call["function"] for call in made]
-        first = functions[0] if len(functions) == 1 else {"name": "", "arguments": {}}
-        if said := said_by_call(first["name"], first["arguments"], episode.tools):
+        name, given = (functions[0]["name"], functions[0]["arguments"]) if len(functions) == 1 else ("", None)
+        if said := said_by_call(name, given, episode.tools):
             episode.add_reply(Reply(said))
             if results and (answer := (json_object(results[0]) or {}).get("user")) is not None:
                 episode.messages.append(Message("user", answer))

@@ -13,7 +13,7 @@ CONFIG = {
     "model_type": "qwen2",
     "vocab_size": 2000,
     "hidden_size": 256,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "intermediate_size": 512,
@@ -50,7 +50,7 @@ def test_the_parts_of_every_stage_stand_in_a_table(here: Path):
 
 
 def test_a_card_that_is_too_small_is_answered_with_what_to_change(here: Path):
-    given = ["plan", "--gpu", 1.2, "--params", "other.yaml", "--model", "model"]
+    given = ["plan", "--gpu", 0.9, "--params", "other.yaml", "--model", "model"]
     text = posttrain(*given).stdout
     assert "too large: train_reward_model, train_policy. In params.yaml, one after the other:" in text
     assert "  model.rows_at_once: 8  → train_reward_model 0." in text
