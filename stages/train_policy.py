@@ -54,8 +54,8 @@ def train_policy(run: StageRun) -> None:
     ):
         inputs = _inputs(params, replayed, record)
         learnt = learn_policy(model, codec, inputs, params=knobs, seed=params.seed, run=training)
+    save_trained(model, codec.tokenizer, Path("data/models/policy"))
     if run.is_first:
-        save_trained(model, codec.tokenizer, Path("data/models/policy"))
         kept = merged(replayed, learnt, knobs.replay_buffer) if knobs.replay_buffer else []
         write_buffer(EXPERIENCE, kept, tokenizer=tokenizer)
         report = Path("reports/train_policy") / METRICS

@@ -24,6 +24,7 @@ from posttrain.models.chat_template import named_template
 from posttrain.models.codec import ChatCodec
 from posttrain.models.params import Dtype, PretrainedModel
 from posttrain.models.quantization import quantised, unpacked
+from posttrain.models.sharding import named_weights, write_weights_in_turn
 from posttrain.runtime.exits import ConfigurationError, DataError
 
 # in the names of transformers' methods and of the trainers' argument
@@ -59,6 +60,16 @@ def save_model(model: Any, tokenizer: Any, path: Path) -> None:
     disable_progress_bar()  # transformers' line per shard would stand among the stage's own progress
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
+
+
+def save_shards_whole(model: Any, tokenizer: Any, path: Path | None) -> None:
+    """Write the same folder of a sharded model, one weight after another; all processes must call
+    it, the first with a path."""
+    if path is not None:
+        # what is about the model without a weight of it
+        model.save_pretrained(path, state_dict={})
+        tokenizer.save_pretrained(path)
+    write_weights_in_turn(named_weights(model), (path or Path()) / "model.safetensors")
 
 
 @contextmanager

@@ -227,6 +227,8 @@ class PolicyEpisodes:
     def play_greedily(self, tasks: Sequence[Task], seeds: Sequence[int]) -> list[ScoredEpisode]:
         """At temperature 0, by the weights as they are now."""
         self._sampler.refresh()
+        if not tasks:
+            return []
         episodes = self._scored(self._sampler.sample(tasks, seeds, temperature=0.0, is_share=self._is_shared))
         self._sampler.sleep()
         return episodes
