@@ -17,6 +17,7 @@ import torch
 import two_policies
 import yaml
 from accelerate import Accelerator
+from sharded_runs import ServedWords, run_held, server_model
 from tiny import (
     Remembering,
     copy_rows,
@@ -131,7 +132,7 @@ def optimizer_params(changes, *, lr):
     return found.model_copy(update={"lr": own.get("lr", lr)})  # also one that is refused as a knob
 
 
-def run_online(run: TrainingRun, model, *, on_step=lambda *_: None, process_model=None, **changes):
+def run_online(run: TrainingRun, model, *, on_step=lambda *_: None, process_model=None, source=None, **changes):
     of_optimizer = optimizer_params(changes, lr=3e-2)
     values = yaml.safe_load(OnlineParams.example) | {
         "type": "online",
@@ -141,7 +142,7 @@ def run_online(run: TrainingRun, model, *, on_step=lambda *_: None, process_mode
         "dev": {"every_steps": 100, "num_tasks": 10, "keep": "last"},
     }
     tasks = [word_task(x, y) for x in range(4, 9) for y in range(9, 12)]
-    source = WordEpisodes(model)
+    source = source or WordEpisodes(model)
     inputs = TrainingInputs(
         tasks,
         source,
@@ -357,6 +358,8 @@ RUNS = {
     "reward_model": run_reward_model,
     "process_model": run_process_model,
     "two_policies": two_policies.run_two_policies,
+    "served": lambda run, model, **changes: run_online(run, model, source=ServedWords(model), **changes),
+    "held": run_held,
 }
 
 
@@ -373,6 +376,8 @@ def run_here(
 def make_model(algorithm, *, is_adapted):
     if algorithm in ("reward_model", "process_model"):
         return tiny_adapted_model("SEQ_CLS") if is_adapted else tiny_reward_model()
+    if algorithm in ("served", "held"):
+        return server_model() if algorithm == "served" else None
     if algorithm == "two_policies":
         return two_policies.make_model()
     return tiny_adapted_model() if is_adapted else tiny_model()

@@ -26,13 +26,13 @@ def tiny_stage(run: StageRun):
 
     what = json.loads(Path("what.json").read_text())
     model = make_model(what["algorithm"], is_adapted=what.get("is_adapted", False))
-    more = {"on_step": write_episodes} if what["algorithm"] == "online" else {}
+    more = {"on_step": write_episodes} if what["algorithm"] in ("online", "served") else {}
     at_once = AtOnce(what.get("rows_at_once"), what.get("tokens_at_once"))
     token_logprobs.MAX_LOGITS = what.get("max_logits", token_logprobs.MAX_LOGITS)
     with open_run(run.checkpoint_dir, at_once=at_once) as training:
         training.progress = lambda done, total, note: after_step(done, what, run)
         RUNS[what["algorithm"]](training, model, **more, **what.get("changes", {}))
-    weights = whole_state(model)
+    weights = whole_state(model) if model is not None else {}
     if run.is_first:
         write_result(run.checkpoint_dir, weights)
 
