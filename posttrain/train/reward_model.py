@@ -23,7 +23,7 @@ from posttrain.models.loading import load_sound
 from posttrain.models.params import Dtype, OptimizerParams, PretrainedModel, Quantization, ScratchModel
 from posttrain.models.precision import loaded_dtype
 from posttrain.models.quantization import quantised, unpacked
-from posttrain.models.sharding import loaded_once, place_for_training, quantization_of
+from posttrain.models.sharding import loaded_once, place_for_training, quantization_of, sharded
 from posttrain.models.token_logprobs import pad_right
 from posttrain.train.params import TrainRewardModelParams
 from posttrain.train.resumable_trainer import Resumable, TrainingRun, trainer_arguments
@@ -37,6 +37,13 @@ def load_reward_model(path: Path, *, dtype: Dtype = "float32") -> Any:
     """The reward model of a folder, in evaluation mode. From a causal LM's folder: its body
     under a head of zeros, as a head drawn at random would begin with an opinion."""
     return distributed.to_device(_load(path, dtype, "none"))
+
+
+def load_shared_model(path: Path, *, dtype: Dtype = "float32") -> Any:
+    """The same for processes that score together: under FSDP sharded."""
+    if not distributed.is_sharded():
+        return load_reward_model(path, dtype=dtype)
+    return sharded(loaded_once(lambda: _load(path, dtype, "none")))
 
 
 def new_reward_model(path: Path, params: ScratchModel | PretrainedModel, *, seed: int) -> Any:

@@ -68,6 +68,14 @@ def test_a_killed_run_of_shards_goes_on_with_any_number_of_processes(server, tmp
         torch.testing.assert_close(weight, expected[name], rtol=0, atol=1e-3)
 
 
+def test_adapters_of_shards_go_to_a_server_alone_and_into_the_weights_at_the_end(server, tmp_path):
+    found = run(tmp_path / "served", "fsdp", url=server.url, is_adapted=True, **WHAT)
+    assert max(line["logprob_gap_max"] for line in found["metrics"]) <= 1e-4
+    assert len(server.adapters) == 1
+    merged = run(tmp_path / "merged", "fsdp", algorithm="merged")["metrics"]
+    assert max(line["gap"] for line in merged) <= 1e-6
+
+
 def test_an_engine_in_the_process_is_refused(tmp_path):
     code, errors = finish(start(tmp_path, "fsdp", algorithm="served"))
     assert code == 78
@@ -75,7 +83,8 @@ def test_an_engine_in_the_process_is_refused(tmp_path):
     assert "start vLLM servers" in errors
 
 
-def test_no_process_but_the_first_holds_the_model_and_that_one_only_while_it_reads(tmp_path):
+def test_no_process_but_the_first_holds_the_model_and_that_one_only_while_it_reads(tmp_path, monkeypatch):
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")  # what is freed is given back, as with large weights
     whole = write_large_model(tmp_path / "model")
     first, *others = run(tmp_path, "fsdp", num=4, algorithm="held")["metrics"]
 

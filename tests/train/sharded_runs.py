@@ -2,6 +2,7 @@
 written."""
 
 import asyncio
+import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +12,13 @@ from tiny import play_words
 
 from posttrain.config.params import load_params
 from posttrain.models import distributed
-from posttrain.models.loading import save_model
+from posttrain.models.loading import load_model, save_model
+from posttrain.models.lora import add_lora, merge_adapters
 from posttrain.models.optimizers import build_optimizer
-from posttrain.models.precision import frozen_copy
+from posttrain.models.params import LoraAdapter
+from posttrain.models.precision import computing_in, frozen_copy
 from posttrain.models.scratch import scratch_model
+from posttrain.models.sharding import sharded
 from posttrain.models.token_logprobs import agent_logprobs
 from posttrain.rollout.engines.choice import make_engine
 from posttrain.rollout.engines.protocol import GenerateRequest
@@ -28,9 +32,10 @@ PROMPTS = [[10 + index, 3, 5, index % 60] for index in range(20)]
 END = 1
 
 
-def server_model():
-    """The structure of the token server's."""
-    return tiny_model("qwen3", seed=1)
+def server_model(*, is_adapted):
+    """The structure of the token server's, with adapters its weights, too."""
+    lora = LoraAdapter(type="lora", r=2, alpha=4, dropout=0.0, target_modules=["q_proj", "down_proj"])
+    return add_lora(tiny_model("qwen3", seed=99), lora, seed=1) if is_adapted else tiny_model("qwen3", seed=1)
 
 
 class ServedWords:
@@ -118,6 +123,25 @@ def run_held(run, _):
     for rank, of_process in enumerate(distributed.gather(found)):
         if run.metrics is not None:
             run.metrics.write(rank + 1, of_process)
+
+
+def run_merged(run, _):
+    """Writes a model in shards with adapters, computed in either type; `gap` is to it whole."""
+    tokenizer = two_policies.codec().tokenizer
+    lora = LoraAdapter(type="lora", r=2, alpha=4, dropout=0.0, target_modules=["q_proj", "down_proj"])
+    for step, dtype in enumerate(("float32", "bfloat16"), 1):
+        model = add_lora(computing_in(two_policies.make_model().to(getattr(torch, dtype)), dtype), lora, seed=1)
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                weight.add_(torch.linspace(0, 0.1, weight.numel()).view_as(weight) if "lora_" in name else 0)
+        expected = dict(merge_adapters(copy.deepcopy(model)).named_parameters())
+        save_trained(sharded(model), tokenizer, Path(dtype))
+        found = dict(load_model(Path(dtype)).named_parameters())
+        assert found.keys() == expected.keys()
+        gap = max(float((weight - expected[name]).abs().max()) for name, weight in found.items())
+        if run.metrics is not None:
+            run.metrics.write(step, {"gap": gap})
+        distributed.wait_for_all()
 
 
 def _status(name):

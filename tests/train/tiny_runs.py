@@ -17,7 +17,7 @@ import torch
 import two_policies
 import yaml
 from accelerate import Accelerator
-from sharded_runs import ServedWords, run_held, server_model
+from sharded_runs import ServedWords, run_held, run_merged, server_model
 from tiny import (
     Remembering,
     copy_rows,
@@ -360,6 +360,7 @@ RUNS = {
     "two_policies": two_policies.run_two_policies,
     "served": lambda run, model, **changes: run_online(run, model, source=ServedWords(model), **changes),
     "held": run_held,
+    "merged": run_merged,
 }
 
 
@@ -376,8 +377,10 @@ def run_here(
 def make_model(algorithm, *, is_adapted):
     if algorithm in ("reward_model", "process_model"):
         return tiny_adapted_model("SEQ_CLS") if is_adapted else tiny_reward_model()
-    if algorithm in ("served", "held"):
-        return server_model() if algorithm == "served" else None
+    if algorithm in ("held", "merged"):
+        return None
+    if algorithm == "served":
+        return server_model(is_adapted=is_adapted)
     if algorithm == "two_policies":
         return two_policies.make_model()
     return tiny_adapted_model() if is_adapted else tiny_model()
