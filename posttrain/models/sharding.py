@@ -16,8 +16,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from accelerate import Accelerator
-from accelerate.utils.fsdp_utils import fsdp2_prepare_model
 from safetensors import safe_open
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -153,6 +151,7 @@ def write_weights_in_turn(weights: Mapping[str, Tensor], file: Path, *, dtype: t
     """Write a safetensors file of `weights`, as `dtype` or their own: the first process gets one of
     them after another whole, and writes it. Two names of one tensor are written twice."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    weights = dict(sorted(weights.items(), key=lambda one: -one[1].itemsize))  # each is read at a multiple of its size
     end = 0
     for name, weight in weights.items():
         kind = dtype or weight.dtype
@@ -182,6 +181,9 @@ def read_weights_in_turn(model: nn.Module, file: Path) -> None:
 
 def _shard(model: Any, *, is_sent: bool) -> None:
     """Make a model shards in place, without weights or with those that the first process sends."""
+    from accelerate import Accelerator  # takes a second, and most who load a model do without
+    from accelerate.utils.fsdp_utils import fsdp2_prepare_model
+
     accelerator = Accelerator()
     # in the file of accelerate it would have transformers leave all other models without weights
     accelerator.state.fsdp_plugin.cpu_ram_efficient_loading = is_sent

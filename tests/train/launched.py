@@ -27,7 +27,7 @@ def prepare(root: Path, **what):
 
 def start(root: Path, config: str | None = None, *, nodes: int = 1, num: int = 2, url: str = "", **what):
     """The frame. `config` names a file of infra/accelerate/, for `num` processes. Of several
-    `nodes` each has one process, and a follower on all but the first (`follow`). `url`: of a server."""
+    `nodes` each has one process, and a follower on all but the first (`follow`)."""
     prepare(root, **what)
     environment = environment_of(config) | ({"POSTTRAIN_PROCESSES": str(num)} if config else {})
     if url:

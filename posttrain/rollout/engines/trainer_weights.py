@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from posttrain.models import distributed
-from posttrain.models.token_logprobs import IGNORED, agent_logprobs
+from posttrain.models.token_logprobs import IGNORED, agent_logprobs, pad_right
 from posttrain.rollout.engines.protocol import EngineFailed, GenerateRequest, Generation
 from posttrain.rollout.engines.weight_files import write_weights
 
@@ -54,20 +54,16 @@ class TrainerWeights:
         # Dropout must be off, and the trainer's mode restored.
         was_training = self._model.training
         self._model.eval()
-        rows = [torch.tensor([*prompt, *ids]) for prompt, ids in zip(self._prompts, written, strict=True)]
         scored: list[list[float]] = []
-        for first in range(0, len(rows), _CHECK_ROWS):
-            part, counts = rows[first : first + _CHECK_ROWS], [len(ids) for ids in written[first : first + _CHECK_ROWS]]
+        for first in range(0, len(written), _CHECK_ROWS):
+            places = slice(first, first + _CHECK_ROWS)
+            pairs = list(zip(self._prompts[places], written[places], strict=True))
             # Padding behind a row changes nothing before it: attention is causal.
-            ids_N_T = torch.nn.utils.rnn.pad_sequence(part, batch_first=True)
-            labels_N_T = torch.full_like(ids_N_T, IGNORED)
-            for row, labels_T, count in zip(part, labels_N_T, counts, strict=True):
-                labels_T[len(row) - count : len(row)] = row[len(row) - count :]
+            ids_N_T = pad_right([[*prompt, *ids] for prompt, ids in pairs], 0)
+            labels_N_T = pad_right([[*[IGNORED] * len(prompt), *ids] for prompt, ids in pairs], IGNORED)
             logprobs_N_T = agent_logprobs(self._model, *(one.to(self._model.device) for one in (ids_N_T, labels_N_T)))
-            scored += [
-                logprobs_T[len(row) - count - 1 : len(row) - 1].tolist()
-                for row, logprobs_T, count in zip(part, logprobs_N_T, counts, strict=True)
-            ]
+            is_scored_N_T = labels_N_T[:, 1:] != IGNORED
+            scored += [own_T[is_T].tolist() for own_T, is_T in zip(logprobs_N_T.cpu(), is_scored_N_T, strict=True)]
         self._model.train(was_training)
         return scored
 
