@@ -136,12 +136,12 @@ def run_merged(run, _):
                 weight.add_(torch.linspace(0, 0.1, weight.numel()).view_as(weight) if "lora_" in name else 0)
         expected = dict(merge_adapters(copy.deepcopy(model)).named_parameters())
         save_trained(sharded(model), tokenizer, Path(dtype))
+        distributed.wait_for_all()
         found = dict(load_model(Path(dtype)).named_parameters())
         assert found.keys() == expected.keys()
-        gap = max(float((weight - expected[name]).abs().max()) for name, weight in found.items())
+        gap = max(float((weight - expected[name]).detach().abs().max()) for name, weight in found.items())
         if run.metrics is not None:
             run.metrics.write(step, {"gap": gap})
-        distributed.wait_for_all()
 
 
 def _status(name):
