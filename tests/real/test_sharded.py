@@ -76,13 +76,6 @@ def test_adapters_of_shards_go_to_a_server_alone_and_into_the_weights_at_the_end
     assert max(line["gap"] for line in merged) <= 1e-6
 
 
-def test_an_engine_in_the_process_is_refused(tmp_path):
-    code, errors = finish(start(tmp_path, "fsdp", algorithm="served"))
-    assert code == 78
-    assert "POSTTRAIN_ENGINE is torch" in errors
-    assert "start vLLM servers" in errors
-
-
 def test_no_process_but_the_first_holds_the_model_and_that_one_only_while_it_reads(tmp_path, monkeypatch):
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "65536")  # what is freed is given back, as with large weights
     whole = write_large_model(tmp_path / "model")
