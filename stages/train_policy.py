@@ -10,6 +10,7 @@ from posttrain.config.params import Params
 from posttrain.data.edits import FOR_GROUPS, read_edits
 from posttrain.data.preferences import read_pairs, read_verdicts
 from posttrain.data.schemas import read_tasks, read_trajectories
+from posttrain.models import distributed
 from posttrain.models.loading import load_codec
 from posttrain.models.params import at_once_of
 from posttrain.provenance.runner import StageRun, run_stage
@@ -24,7 +25,7 @@ from posttrain.train.policy_inputs import PAIRS, PROCESS_MODEL, REPLAYED, REWARD
 from posttrain.train.replay_buffer import EXPERIENCE, merged, read_buffer, write_buffer
 from posttrain.train.resumable_trainer import METRICS, open_run
 from posttrain.train.reward_ensemble import load_reward_models
-from posttrain.train.reward_model import load_reward_model
+from posttrain.train.reward_model import load_shared_model
 from posttrain.train.trainable import load_trainable, save_trained
 from posttrain.types import ScoredEpisode, Trajectory
 
@@ -54,8 +55,8 @@ def train_policy(run: StageRun) -> None:
     ):
         inputs = _inputs(params, replayed, record)
         learnt = learn_policy(model, codec, inputs, params=knobs, seed=params.seed, run=training)
+    save_trained(model, codec.tokenizer, Path("data/models/policy"))
     if run.is_first:
-        save_trained(model, codec.tokenizer, Path("data/models/policy"))
         kept = merged(replayed, learnt, knobs.replay_buffer) if knobs.replay_buffer else []
         write_buffer(EXPERIENCE, kept, tokenizer=tokenizer)
         report = Path("reports/train_policy") / METRICS
@@ -82,9 +83,9 @@ def _inputs(params: Params, replayed: Sequence[ScoredEpisode], record: Record) -
         earlier=replayed,
         reasoning_frac=params.generate_data.reasoning_frac,
         reward_model=load_reward_models(REWARD_MODEL, params.train_policy.reward_model_bound, dtype=params.model.dtype)
-        if params.train_policy.reward_model_weight
+        if params.train_policy.reward_model_weight and (distributed.is_first() or not distributed.is_sharded())
         else None,
-        process_model=load_reward_model(PROCESS_MODEL, dtype=params.model.dtype)
+        process_model=load_shared_model(PROCESS_MODEL, dtype=params.model.dtype)
         if params.train_policy.reads_process_model
         else None,
         edits=read_edits(FOR_GROUPS),

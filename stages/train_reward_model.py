@@ -13,6 +13,7 @@ from posttrain.data.files import leave_untrained, write_json
 from posttrain.data.preferences import Pair, read_pairs, read_verdicts
 from posttrain.data.schemas import TrajectoryRow, read_trajectories
 from posttrain.models.codec import ChatCodec
+from posttrain.models.distributed import is_sharded
 from posttrain.models.loading import load_codec
 from posttrain.models.params import at_once_of
 from posttrain.provenance.runner import StageRun, run_stage
@@ -22,7 +23,7 @@ from posttrain.train.episode_tokens import token_rows
 from posttrain.train.preference_pairs import all_pairs_of, group_by_task
 from posttrain.train.resumable_trainer import open_run
 from posttrain.train.reward_ensemble import RewardModels, member_folder, scale_of, write_scale
-from posttrain.train.reward_model import new_reward_model
+from posttrain.train.reward_model import load_reward_model, new_reward_model
 from posttrain.train.reward_model import train_reward_model as train
 from posttrain.train.reward_model_quality import (
     accuracy_interval,
@@ -90,10 +91,15 @@ def train_reward_model(run: StageRun) -> None:
                 run=training,
             )
         model.eval()
+        if is_sharded():
+            # the first process judges by the whole model
+            save_trained(model, codec.tokenizer, member_folder(MODEL, number))
+            model = load_reward_model(member_folder(MODEL, number)) if run.is_first else None
         if run.is_first:
             members.append(model)
             scales.append(scale_of(model, [row.input_ids for pair in rows for row in pair]))
-            save_trained(model, codec.tokenizer, member_folder(MODEL, number))
+            if not is_sharded():
+                save_trained(model, codec.tokenizer, member_folder(MODEL, number))
             write_scale(member_folder(MODEL, number), scales[-1])
     if run.is_first:
         judged = _judge(RewardModels(members, scales), codec, seen, held_out, held_out_groups)

@@ -50,8 +50,8 @@ def train_sft(run: StageRun) -> None:
         at_once=at_once_of(params.model),
     ) as training:
         fine_tune(model, codec, demonstrations, dev, params=params.train_sft, seed=params.seed, run=training)
+    save_trained(model, codec.tokenizer, Path("data/models/sft"))
     if run.is_first:
-        save_trained(model, codec.tokenizer, Path("data/models/sft"))
         report = Path("reports/train_sft") / METRICS
         report.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(run.checkpoint_dir / METRICS, report)

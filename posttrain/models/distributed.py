@@ -99,7 +99,7 @@ def gather(value: T) -> list[T]:
     if count() == 1:
         return [value]
     values: list[Any] = [None] * count()
-    dist.all_gather_object(values, value, group=_group())
+    dist.all_gather_object(values, value, group=group())
     return values
 
 
@@ -108,7 +108,7 @@ def from_first(value: T) -> T:
     if count() == 1:
         return value
     values = [value]
-    dist.broadcast_object_list(values, src=0, group=_group())
+    dist.broadcast_object_list(values, src=0, group=group())
     return values[0]
 
 
@@ -154,7 +154,12 @@ def join() -> None:
     elif is_cpu:
         os.environ["ACCELERATE_USE_CPU"] = "true"
     PartialState(cpu=is_cpu and not is_sharded(), timeout=_TIMEOUT)
-    _group()
+    group()
+
+
+def group() -> Any:
+    """The gloo group of all processes, for Python values; None where there is one process."""
+    return _group() if dist.is_initialized() else None
 
 
 @cache

@@ -24,6 +24,7 @@ from posttrain.models.chat_template import named_template
 from posttrain.models.codec import ChatCodec
 from posttrain.models.params import Dtype, PretrainedModel
 from posttrain.models.quantization import quantised, unpacked
+from posttrain.models.sharding import named_weights, write_weights_in_turn
 from posttrain.runtime.exits import ConfigurationError, DataError
 
 # in the names of transformers' methods and of the trainers' argument
@@ -54,11 +55,15 @@ def load_codec(path: Path) -> ChatCodec:
 
 def save_model(model: Any, tokenizer: Any, path: Path) -> None:
     """Write a folder that `load_model` and `load_codec` read; equal weights give equal bytes."""
-    for argument_of_loading in ("is_local", "local_files_only"):  # or it is written to tokenizer_config.json
-        tokenizer.init_kwargs.pop(argument_of_loading, None)
-    disable_progress_bar()  # transformers' line per shard would stand among the stage's own progress
-    model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
+    _save(model, tokenizer, path)
+
+
+def save_shards_whole(model: Any, tokenizer: Any, path: Path | None) -> None:
+    """Write the same folder of a sharded model, one weight after another; all processes must call
+    it, the first with a path."""
+    if path is not None:
+        _save(model, tokenizer, path, state_dict={})  # what is about the model, without a weight of it
+    write_weights_in_turn(named_weights(model), (path or Path()) / "model.safetensors")
 
 
 @contextmanager
@@ -157,6 +162,14 @@ def load_exactly(kind: Any, source: str, *, name: str, new: Collection[str] = ()
 def _is_no_report(record: logging.LogRecord) -> bool:
     """Filters transformers' table of missing weights, which are refused here."""
     return "LOAD REPORT" not in record.getMessage()
+
+
+def _save(model: Any, tokenizer: Any, path: Path, **how: Any) -> None:
+    for argument_of_loading in ("is_local", "local_files_only"):  # or it is written to tokenizer_config.json
+        tokenizer.init_kwargs.pop(argument_of_loading, None)
+    disable_progress_bar()  # transformers' line per shard would stand among the stage's own progress
+    model.save_pretrained(path, **how)
+    tokenizer.save_pretrained(path)
 
 
 def _refuse_lost(model: Any, report: Mapping[str, Any], name: str, new: Collection[str]) -> None:

@@ -19,8 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from posttrain.models import distributed
 from posttrain.models.adapters import behind_adapters
 from posttrain.models.params import LIKE_QWEN3, Dtype, LoraAdapter, PretrainedModel, ScratchModel
+from posttrain.models.sharding import sharded_copy
 
 _GOLDEN = (5**0.5 - 1) / 2
 
@@ -50,8 +52,12 @@ def compute_dtype(model: Any) -> torch.dtype:
 
 def frozen_copy(model: Any) -> Any:
     """A copy for evaluation with equal results, its matrices in the dtype that autocast rounds
-    them to."""
-    copied, dtype = copy.deepcopy(model).eval().requires_grad_(False), compute_dtype(model)
+    them to; of a sharded model sharded alike."""
+    return sharded_copy(model, _frozen) if distributed.is_sharded() else _frozen(copy.deepcopy(model))
+
+
+def _frozen(copied: Any) -> Any:
+    dtype = compute_dtype(copied.eval().requires_grad_(False))
     tied = copied.get_input_embeddings().weight
     for module in copied.modules():
         if isinstance(module, nn.Linear) and module.weight is not tied:

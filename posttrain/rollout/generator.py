@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import torch
 
-from posttrain.models.distributed import gather, is_first, share_rows
+from posttrain.models.distributed import gather, is_first, is_sharded, share_rows
 from posttrain.rollout.play_on import Fork
 from posttrain.types import ScoredEpisode, StopReason, Task
 
@@ -92,9 +92,9 @@ class RolloutSchedule:
         # Generated ahead, by the weights before the last step.
         if self._ahead is not None and self._ahead[0] == own:
             staleness, episodes = 1, self._ahead[1].result()
-            self._refresh(own)
+            self._refresh(own.tasks)
         else:
-            self._refresh(own)
+            self._refresh(own.tasks)
             episodes = self._run(own)
         if own_following is None:
             self._ahead = None
@@ -114,8 +114,9 @@ class RolloutSchedule:
         if self._source.is_elsewhere:
             own = forks if is_first() else ()
         branches: Sequence[ScoredEpisode] = ()
+        if forks:
+            self._refresh(own)
         if own:
-            self._source.refresh()
             branches = self._source.play_on(own)
             self._source.sleep()
         together = [one for of_process in gather([_without_texts(one) for one in branches]) for one in of_process]
@@ -129,9 +130,10 @@ class RolloutSchedule:
             return batch if is_first() else RolloutBatch((), ())
         return RolloutBatch(share_rows(batch.tasks), share_rows(batch.seeds), share_rows(batch.prefix_fracs))
 
-    def _refresh(self, own: RolloutBatch) -> None:
-        """Skipped without episodes, or servers would get the weights from each process."""
-        if own.tasks:
+    def _refresh(self, own: Sequence[Any]) -> None:
+        """Skipped without episodes, or servers would get the weights from each process; not where
+        each has a shard of them."""
+        if own or is_sharded():
             self._source.refresh()
 
     def _run(self, own: RolloutBatch) -> list[ScoredEpisode]:

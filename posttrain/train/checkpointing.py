@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from safetensors import safe_open
@@ -29,11 +29,8 @@ def seal(checkpoint: Path) -> None:
     weight in its `*.safetensors` is not finite: a run that resumed from it could learn nothing."""
     for weights in sorted(checkpoint.glob("*.safetensors")):
         if broken := list(_not_finite(weights)):
-            raise StoppedByAlarm(
-                f"{', '.join(broken[:3])} of {weights} are not all finite numbers: the training has diverged. The "
-                "checkpoint before it is kept; lower the stage's lr and run again"
-            )
-    content = {"files": {path.name: _sha256(path) for path in sorted(checkpoint.iterdir()) if path.is_file()}}
+            raise diverged(broken, weights)
+    content = {"files": {name: _sha256(checkpoint / name) for name in _files(checkpoint)}}
     temporary = checkpoint / f"{MARKER}.tmp"
     with temporary.open("w", encoding="utf-8") as file:
         json.dump(content, file, indent=1, sort_keys=True)
@@ -41,6 +38,15 @@ def seal(checkpoint: Path) -> None:
         os.fsync(file.fileno())  # a rename may reach the disk before the content does
     # the one atomic step: before it the folder counts for nothing
     temporary.rename(checkpoint / MARKER)
+
+
+def diverged(broken: Sequence[str], place: Path) -> StoppedByAlarm:
+    """The end of a training that has made these weights of a file or folder something else than
+    finite numbers."""
+    return StoppedByAlarm(
+        f"{', '.join(broken[:3])} of {place} are not all finite numbers: the training has diverged. The "
+        "checkpoint before it is kept; lower the stage's lr and run again"
+    )
 
 
 def is_complete(checkpoint: Path) -> bool:
@@ -88,7 +94,7 @@ def _damage(checkpoint: Path) -> str | None:
     """Damage of the checkpoint; None where there is none."""
     try:
         sealed = json.loads((checkpoint / MARKER).read_text(encoding="utf-8"))["files"]
-        found = {path.name for path in checkpoint.iterdir() if not path.is_dir()} - {MARKER, f"{MARKER}.tmp"}
+        found = set(_files(checkpoint)) - {MARKER, f"{MARKER}.tmp"}
         if not isinstance(sealed, dict) or not sealed or found != set(sealed):
             return f"{MARKER} does not name the files that are there"
         changed = [name for name, digest in sealed.items() if _sha256(checkpoint / name) != digest]
@@ -97,6 +103,11 @@ def _damage(checkpoint: Path) -> str | None:
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         return f"{MARKER} cannot be read: {type(error).__name__}"
     return f"{', '.join(changed)} is not what was sealed" if changed else None
+
+
+def _files(checkpoint: Path) -> list[str]:
+    """The names of all files in the folder and those in it, sorted."""
+    return sorted(path.relative_to(checkpoint).as_posix() for path in checkpoint.rglob("*") if not path.is_dir())
 
 
 def _not_finite(file: Path) -> Iterator[str]:

@@ -20,6 +20,7 @@ from posttrain.models import distributed
 from posttrain.models.codec import TokenRow
 from posttrain.models.cpu_kernels import fast_products
 from posttrain.models.parts import parts_beside
+from posttrain.models.sharding import named_weights
 from posttrain.models.token_logprobs import agent_logprobs, labels_of
 from posttrain.runtime.exits import ConfigurationError, DataError
 
@@ -64,7 +65,7 @@ def ewc_of(model: Any, rows: Sequence[TokenRow], weight: float, *, seed: int) ->
 
 def trained_weights(model: Any) -> dict[str, Tensor]:
     """A copy of each trained weight."""
-    return {name: one.detach().clone() for name, one in model.named_parameters() if one.requires_grad}
+    return {name: one.detach().clone() for name, one in named_weights(model).items() if one.requires_grad}
 
 
 def fisher_diagonal(model: Any, rows: Sequence[TokenRow]) -> dict[str, Tensor]:

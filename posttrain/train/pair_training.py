@@ -17,7 +17,6 @@ from posttrain.models.codec import TokenRow
 from posttrain.models.distributed import is_sharded, parts_of
 from posttrain.models.micro_batches import cut_by_length
 from posttrain.models.params import OptimizerParams
-from posttrain.models.sharding import learner_of
 from posttrain.models.token_logprobs import IGNORED, agent_logprobs, pad_right
 from posttrain.train.policy_params import PairParams
 from posttrain.train.resumable_trainer import Resumable, TrainingRun, num_tokens, trainer_arguments
@@ -66,13 +65,17 @@ class PairTraining:
 
     def parts(self) -> dict[str, Any]:
         """A trainer's arguments besides those and its rows."""
-        own = {"whole": self.model, "optimizer_params": self.optimizer_params, "run": self.run}
+        own = {"model": self.model, "optimizer_params": self.optimizer_params, "run": self.run}
         return {**own, "processing_class": self.tokenizer}
 
     def reference(self) -> Any:
         """None: before its first step the model is its own. Under FSDP TRL wants one, which
-        nothing reads."""
-        return learner_of(self.model, self.optimizer_params.optimizer) if is_sharded() else None
+        nothing reads: a single weight."""
+        if not is_sharded():
+            return None
+        stand_in: Any = torch.nn.Linear(1, 1)
+        stand_in.config = self.model.config
+        return stand_in
 
     def order(self, params: PairParams) -> IntArray:
         """The pairs of all steps, shape (max_steps * batch_size,), the longest of a step first."""

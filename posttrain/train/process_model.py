@@ -119,7 +119,7 @@ def train_process_model(
     order = passes_by_length([len(ids) for ids in ids_N], params.max_steps, params.batch_size, seed=seed)
     columns = {"input_ids": ids_N, "labels": [_token_labels(one) for one in episodes]}
     trainer = _ProcessModel(
-        whole=model,
+        model=model,
         args=TrainingArguments(
             **trainer_arguments(run, model, optimizer_params, **how),
             per_device_train_batch_size=rows_per_part,

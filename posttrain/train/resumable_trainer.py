@@ -7,8 +7,8 @@ it stood, SIGTERM and SIGUSR1 end the run at the next step with a checkpoint. Al
 between two runs (timings, model cards, progress bars) is turned off.
 
 The first of several processes writes; all agree on the checkpoint to resume from and the step to
-stop after. A checkpoint is whole, also where weights are sharded, so that a run may be resumed with
-another number of processes.
+stop after. Where weights are sharded, so is a checkpoint; a run may be resumed with another number
+of processes.
 """
 
 import contextlib
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from accelerate import Accelerator
 from torch import Tensor, nn
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.utils import logging
@@ -39,6 +40,7 @@ from posttrain.runtime.worker import STOP_SIGNALS
 from posttrain.tracking.alarms import Alarms
 from posttrain.tracking.metrics_log import MetricsLog, MetricValue, Sink
 from posttrain.train.checkpointing import PREFIX, is_complete, newest_complete, prune, seal
+from posttrain.train.sharded_state import is_sharded_state, load_optimizer_file, load_shards, load_weights, save_shards
 
 METRICS = "metrics.jsonl"
 SCHEDULES = {"linear": "linear", "constant": "constant_with_warmup", "cosine": "cosine"}  # as transformers names them
@@ -199,12 +201,8 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]  # transformers is unt
         self._is_stopping = False
         self._reported = 0
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, _control: TrainerControl, *, model: Any, **_: Any
-    ) -> None:
+    def on_train_begin(self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
         self._reported = state.global_step
-        if distributed.is_sharded() and args.device.type == "cpu":
-            sharding.sum_without_average(model)
 
     def on_step_begin(self, _args: TrainingArguments, state: TrainerState, _control: TrainerControl, **_: Any) -> None:
         self._report(state)
@@ -259,8 +257,7 @@ class _Rows:
 
 
 class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
-    """Mixed in before a TRL trainer. `whole` is the model whose weights the caller reads; what is
-    trained is its `sharding.learner_of`.
+    """Mixed in before a TRL trainer, which trains `model` in place; under FSDP it becomes shards.
 
     With a limit in tokens, or `rows_beside`, a batch is all of this process's rows of a step, cut
     here; transformers has micro-batches of one number of rows only.
@@ -273,16 +270,16 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
         self,
         *,
         run: TrainingRun,
-        whole: nn.Module,
+        model: nn.Module,
         optimizer_params: OptimizerParams,
         rows_beside: int = 0,
         **kwargs: Any,
     ) -> None:
-        self.run, self.whole, self._rows_beside = run, whole, rows_beside
+        self.run, self._rows_beside = run, rows_beside
         logging.disable_progress_bar()
-        learner = sharding.learner_of(whole, optimizer_params.optimizer)
-        built = optimizer_of(learner, optimizer_params)
-        super().__init__(model=learner, **kwargs)
+        sharding.refuse_optimizer(optimizer_params.optimizer)
+        built = optimizer_of(sharding.sharded(model), optimizer_params)
+        super().__init__(model=model, **kwargs)
         self.collate: Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]] = self.data_collator
         if rows_beside or run.at_once.tokens is not None:
             self.data_collator = lambda rows: {ROWS: _Rows(rows)}
@@ -291,6 +288,8 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
         self.remove_callback(PrinterCallback)
         self.add_callback(RunCallback(run, self.logged))
         distributed.refuse_another_count(self.accelerator.num_processes)
+        if distributed.is_sharded():
+            self.accelerator.prepare = self._prepared
 
     def train_or_resume(self) -> None:
         """Train from the start or the run's checkpoint; where that was the end already, only
@@ -304,9 +303,7 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
                 self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
             state, checkpoint = self.state, None
         if result := state.best_model_checkpoint or checkpoint:
-            self._load_from_checkpoint(str(self._whole(Path(result))))
-        if distributed.is_sharded():
-            sharding.gather_weights(self.model, self.whole)
+            self._load_from_checkpoint(str(self._sound(Path(result))))
 
     def is_over(self, state: TrainerState) -> bool:
         return bool(state.global_step >= self.args.max_steps)
@@ -369,36 +366,48 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
     # Sharded weights: transformers would write a checkpoint that only as many processes can read,
     # and has no public hook for its format.
 
+    def _prepared(self, *args: Any) -> Any:
+        with sharding.weights_kept(self.optimizer):
+            return Accelerator.prepare(self.accelerator, *args)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Shards are saved with the optimizer's."""
+        if not distributed.is_sharded():
+            super().save_model(output_dir, _internal_call)
+        elif output_dir is not None:
+            Path(output_dir).mkdir(parents=True, exist_ok=True)
+
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         if not distributed.is_sharded():
             super()._save_optimizer_and_scheduler(output_dir)
             return
-        state = sharding.whole_optimizer_state(self.optimizer.optimizer)
+        save_shards(Path(output_dir), self.model, self.optimizer.optimizer)
         if self.args.should_save:
-            torch.save(state, Path(output_dir, OPTIMIZER))
             torch.save(self.lr_scheduler.state_dict(), Path(output_dir, SCHEDULER))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        if not distributed.is_sharded() or checkpoint is None:
+        folder = Path(checkpoint or "")
+        if checkpoint is None or not (distributed.is_sharded() or is_sharded_state(folder)):
             super()._load_optimizer_and_scheduler(checkpoint)
             return
-        sharding.load_optimizer_state(
-            self.optimizer.optimizer, torch.load(Path(checkpoint, OPTIMIZER), weights_only=True)
-        )
-        self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint, SCHEDULER), weights_only=True))
+        optimizer = self.optimizer.optimizer
+        if is_sharded_state(folder):
+            load_shards(folder, self.model, optimizer)
+        else:
+            load_optimizer_file(optimizer, folder / OPTIMIZER)
+        self.lr_scheduler.load_state_dict(torch.load(folder / SCHEDULER, weights_only=True))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        if not distributed.is_sharded():
+        folder = Path(resume_from_checkpoint)
+        if is_sharded_state(folder):
+            load_shards(folder, self.model, None)
+        elif distributed.is_sharded():
+            (weights,) = folder.glob("*.safetensors")
+            load_weights(self.model, weights)
+        else:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
-            return
-        self.is_fsdp_enabled = False  # for the whole model, which nobody has sharded
-        try:
-            super()._load_from_checkpoint(resume_from_checkpoint, self.whole)
-        finally:
-            self.is_fsdp_enabled = True
-        sharding.scatter_weights(self.whole, self.model)
 
-    def _whole(self, checkpoint: Path) -> Path:
+    def _sound(self, checkpoint: Path) -> Path:
         """The checkpoint of that name in the run's folder, which may have moved; all processes
         must call it. Raises DataError where it was damaged since it was sealed."""
         found = self.run.folder / checkpoint.name

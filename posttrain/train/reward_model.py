@@ -16,13 +16,14 @@ from torch import Tensor
 from transformers import AutoModelForSequenceClassification
 from trl import RewardConfig, RewardTrainer
 
+from posttrain.models import distributed
 from posttrain.models.codec import TokenRow
 from posttrain.models.distributed import parts_of
 from posttrain.models.loading import load_sound
 from posttrain.models.params import Dtype, OptimizerParams, PretrainedModel, Quantization, ScratchModel
 from posttrain.models.precision import loaded_dtype
 from posttrain.models.quantization import quantised, unpacked
-from posttrain.models.sharding import place_for_training, quantization_of
+from posttrain.models.sharding import loaded_once, place_for_training, quantization_of, sharded
 from posttrain.models.token_logprobs import pad_right
 from posttrain.train.params import TrainRewardModelParams
 from posttrain.train.resumable_trainer import Resumable, TrainingRun, trainer_arguments
@@ -32,22 +33,38 @@ from posttrain.train.trainable import movable, prepared
 SCORE_BATCH_SIZE = 64
 
 
-def load_reward_model(path: Path, *, dtype: Dtype = "float32", quantization: Quantization = "none") -> Any:
+def load_reward_model(path: Path, *, dtype: Dtype = "float32") -> Any:
     """The reward model of a folder, in evaluation mode. From a causal LM's folder: its body
     under a head of zeros, as a head drawn at random would begin with an opinion."""
-    how = {} if quantization == "none" else quantised(quantization, dtype)
-    model = load_sound(AutoModelForSequenceClassification, path, dtype=dtype, new={"score.weight"}, num_labels=1, **how)
-    return unpacked(model) if how else place_for_training(model)
+    return distributed.to_device(_load(path, dtype, "none"))
+
+
+def load_shared_model(path: Path, *, dtype: Dtype = "float32") -> Any:
+    """The same for processes that score together: under FSDP sharded."""
+    if not distributed.is_sharded():
+        return load_reward_model(path, dtype=dtype)
+    return sharded(loaded_once(lambda: _load(path, dtype, "none")))
 
 
 def new_reward_model(path: Path, params: ScratchModel | PretrainedModel, *, seed: int) -> Any:
     """The body of the causal LM in `path` under a fresh head, ready for the trainer."""
     quantization = quantization_of(params)
-    model = load_reward_model(path, dtype=loaded_dtype(params), quantization=quantization)
-    model.score.float()  # learnt whole, whatever is frozen beneath
-    with torch.no_grad():
-        model.score.weight.zero_()
-    return prepared(movable(model, params), params, seed=seed, task_type="SEQ_CLS")
+
+    def load() -> Any:
+        model = _load(path, loaded_dtype(params), quantization)
+        model = place_for_training(model) if quantization == "none" else model
+        model.score.float()  # learnt whole, whatever is frozen beneath
+        with torch.no_grad():
+            model.score.weight.zero_()
+        return movable(model, params)
+
+    return prepared(loaded_once(load), params, seed=seed, task_type="SEQ_CLS")
+
+
+def _load(path: Path, dtype: Dtype, quantization: Quantization) -> Any:
+    how = {} if quantization == "none" else quantised(quantization, dtype)
+    model = load_sound(AutoModelForSequenceClassification, path, dtype=dtype, new={"score.weight"}, num_labels=1, **how)
+    return unpacked(model) if how else model
 
 
 def train_reward_model(
@@ -83,7 +100,7 @@ def train_reward_model(
         "rejected_ids": [rejected.input_ids for _, rejected in pairs],
     }
     trainer = _RewardModel(
-        whole=model,
+        model=model,
         args=arguments,
         train_dataset=Dataset.from_dict(columns).select(
             drawn_by_length(lengths, weights, params.max_steps, params.batch_size, seed=seed)

@@ -16,6 +16,7 @@ from safetensors.torch import load_model, save_model
 from torch.nn.functional import logsigmoid
 
 from posttrain.evals.groups import are_equal
+from posttrain.models import distributed
 from posttrain.train.advantages.groups import EpisodeGroup
 from posttrain.train.policy_params import RefreshParams
 from posttrain.train.reward_ensemble import RewardModels
@@ -46,6 +47,8 @@ class RewardRefresh:
         return {"reward_model_accuracy": float(np.mean(better > worse))}
 
     def save(self, folder: Path) -> None:
+        if not distributed.is_first():
+            return
         for number, member in enumerate(self._models.members, 1):
             save_model(member, str(folder / f"reward-{number}.safetensors"))
         (folder / _STATE).write_text(json.dumps(self._pairs), encoding="utf-8")

@@ -117,7 +117,7 @@ def train_sft(
         max_length=None,
     )
     trainer = _Sft(
-        whole=model,
+        model=model,
         args=arguments,
         train_dataset=_in_turns(rows, order, params),
         eval_dataset=_dataset(dev_rows) if dev_rows else None,
@@ -171,7 +171,7 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
 
     def __init__(self, *, params: TrainSftParams, ewc: Ewc | None, **kwargs: Any) -> None:
         if params.gradient_cosine_rows:
-            names = cosine_names(kwargs["whole"])
+            names = cosine_names(kwargs["model"])
             self.logged = self.logged | dict(zip(names, names, strict=True))  # type: ignore[misc]
         super().__init__(**kwargs)
         self._patience = params.early_stopping_patience

@@ -3,32 +3,34 @@ Every stage folds its adapters in when it is done: the next finds a plain model,
 adapters turned off a model in training is the one it began from, the reference of DPO and of a
 KL term."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch.distributed.tensor.experimental import implicit_replication
 
+from posttrain.models import distributed
 from posttrain.models.loading import (
     atomic_folder,
     load_codec,
     load_on_cpu,
     load_quantised,
     save_model,
+    save_shards_whole,
     use_gradient_checkpointing,
 )
 from posttrain.models.lora import add_lora, merge_adapters, round_lora_once
 from posttrain.models.params import LoraAdapter, PretrainedModel, ScratchModel
 from posttrain.models.precision import bf16_rescale, computing_in, has_bf16_weights, loaded_dtype
-from posttrain.models.sharding import place_for_training, quantization_of
+from posttrain.models.sharding import loaded_once, place_for_training, quantization_of, sharded
 from posttrain.models.token_logprobs import refuse_unknown_head
 
 
 def load_trainable(path: Path, params: ScratchModel | PretrainedModel, *, seed: int) -> Any:
     """The causal LM of a folder, ready for a trainer; `seed` draws the adapters. Raises
     ConfigurationError where its logits are not what the losses would take for them."""
-    model = _load(path, params)
-    refuse_unknown_head(model)
-    return prepared(model, params, seed=seed)
+    return prepared(loaded_once(lambda: _load(path, params)), params, seed=seed)
 
 
 def prepared(
@@ -38,19 +40,23 @@ def prepared(
     seed: int,
     task_type: Literal["CAUSAL_LM", "SEQ_CLS"] = "CAUSAL_LM",
 ) -> Any:
+    """The model with what the knobs add to it, under FSDP a shard of it in each process."""
     model = computing_in(model, params.dtype)
     if params.gradient_checkpointing:
         use_gradient_checkpointing(model)
-    if not isinstance(params.adapter, LoraAdapter):
-        return model
-    model = add_lora(model, params.adapter, seed=seed, task_type=task_type)
-    return model if params.dtype == "float32" else round_lora_once(model, getattr(torch, params.dtype))
+    if isinstance(params.adapter, LoraAdapter):
+        model = add_lora(model, params.adapter, seed=seed, task_type=task_type)
+        model = model if params.dtype == "float32" else round_lora_once(model, getattr(torch, params.dtype))
+    return sharded(model)
 
 
 def _load(path: Path, params: ScratchModel | PretrainedModel) -> Any:
     if (quantization := quantization_of(params)) == "none":
-        return place_for_training(movable(load_on_cpu(path, dtype=loaded_dtype(params)), params))
-    return load_quantised(path, quantization, dtype=params.dtype)
+        model = place_for_training(movable(load_on_cpu(path, dtype=loaded_dtype(params)), params))
+    else:
+        model = load_quantised(path, quantization, dtype=params.dtype)
+    refuse_unknown_head(model)
+    return model
 
 
 def movable(model: Any, params: ScratchModel | PretrainedModel) -> Any:
@@ -62,7 +68,15 @@ def movable(model: Any, params: ScratchModel | PretrainedModel) -> Any:
 
 
 def save_trained(model: Any, tokenizer: Any, path: Path) -> None:
-    """Write the model's folder atomically, adapters folded in, which uses up the model."""
-    with atomic_folder(path) as partial:
-        save_model(merge_adapters(model), tokenizer, partial)
-        load_codec(partial)  # a folder that the next stage cannot read should fail here
+    """Write the model's folder atomically, adapters folded in, which uses up the model. The first
+    process writes; under FSDP all must call it, and weights are written one after another."""
+    if distributed.is_sharded():
+        with implicit_replication():
+            model = merge_adapters(model)
+    with atomic_folder(path) if distributed.is_first() else nullcontext() as partial:
+        if distributed.is_sharded():
+            save_shards_whole(model, tokenizer, partial)
+        elif partial is not None:
+            save_model(merge_adapters(model), tokenizer, partial)
+        if partial is not None:
+            load_codec(partial)  # a folder that the next stage cannot read should fail here

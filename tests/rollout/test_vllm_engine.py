@@ -6,7 +6,7 @@ import torch
 
 from posttrain.models.lora import add_lora
 from posttrain.models.params import LoraAdapter
-from posttrain.rollout.engines import vllm_engine
+from posttrain.rollout.engines import trainer_weights, vllm_engine
 from posttrain.rollout.engines.choice import make_engine, server_urls
 from posttrain.rollout.engines.protocol import EngineFailed, GenerateRequest
 from posttrain.rollout.engines.vllm_engine import Router, VllmEngine
@@ -138,13 +138,13 @@ def test_weights_that_take_long_to_write_are_not_mistaken_for_the_old_ones(make,
     """Servers are looked at several times while the file is written."""
     model = tiny_model("qwen3")
     engine = make(model)
-    write = vllm_engine.write_weights
+    write = trainer_weights.write_weights
 
     def write_slowly(*arguments):
         time.sleep(0.5)
         return write(*arguments)
 
-    monkeypatch.setattr(vllm_engine, "write_weights", write_slowly)
+    monkeypatch.setattr(trainer_weights, "write_weights", write_slowly)
     with torch.no_grad():
         model.lm_head.weight.mul_(1.3)
     engine.refresh_weights()
@@ -268,3 +268,10 @@ def test_the_environment_names_engine_and_servers(monkeypatch, tmp_path):
     monkeypatch.setenv("POSTTRAIN_VLLM_URLS", f"@{tmp_path}/servers")
     (tmp_path / "servers").write_text("http://c:3\nhttp://d:4\n")
     assert server_urls() == ["http://c:3", "http://d:4"]
+
+
+def test_an_engine_in_a_process_with_a_shard_is_refused(monkeypatch):
+    for name, value in {"LOCAL_RANK": "0", "ACCELERATE_USE_FSDP": "true", "POSTTRAIN_ENGINE": "torch"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigurationError, match=r"FSDP leaves none all of them: start vLLM servers .* or take"):
+        make_engine(tiny_model("qwen3"), max_context_tokens=10, check_prompts=list, stop_ids=STOP)

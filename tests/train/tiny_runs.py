@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import signal
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import torch
 import two_policies
 import yaml
 from accelerate import Accelerator
+from sharded_runs import ServedWords, run_held, run_merged, server_model
 from tiny import (
     Remembering,
     copy_rows,
@@ -35,7 +37,7 @@ from posttrain.models import distributed
 from posttrain.models.micro_batches import AtOnce
 from posttrain.models.optimizers import build_optimizer
 from posttrain.models.params import OptimizerParams
-from posttrain.models.sharding import learner_of
+from posttrain.models.sharding import sharded, weights_kept, whole
 from posttrain.models.token_logprobs import agent_logprobs, labels_of
 from posttrain.runtime.exits import Interrupted
 from posttrain.tracking.alarms import Alarms
@@ -130,7 +132,7 @@ def optimizer_params(changes, *, lr):
     return found.model_copy(update={"lr": own.get("lr", lr)})  # also one that is refused as a knob
 
 
-def run_online(run: TrainingRun, model, *, on_step=lambda *_: None, process_model=None, **changes):
+def run_online(run: TrainingRun, model, *, on_step=lambda *_: None, process_model=None, source=None, **changes):
     of_optimizer = optimizer_params(changes, lr=3e-2)
     values = yaml.safe_load(OnlineParams.example) | {
         "type": "online",
@@ -140,7 +142,7 @@ def run_online(run: TrainingRun, model, *, on_step=lambda *_: None, process_mode
         "dev": {"every_steps": 100, "num_tasks": 10, "keep": "last"},
     }
     tasks = [word_task(x, y) for x in range(4, 9) for y in range(9, 12)]
-    source = WordEpisodes(model)
+    source = source or WordEpisodes(model)
     inputs = TrainingInputs(
         tasks,
         source,
@@ -225,13 +227,16 @@ def parts_of_words(episodes, num_parts=2):
 def run_critic(run: TrainingRun, model):
     """A critic on either trunk. Each process learns of its own share of words that were written
     once, the first of two of five episodes out of eight; the metrics tell of all."""
-    learner = learner_of(model, "adamw")
+    player = copy.deepcopy(model)
+    learner = sharded(model)
     accelerator = Accelerator()
     critics = {
         trunk: Critic(learner, critic_params(trunk=trunk), device=accelerator.device) for trunk in ("shared", "apart")
     }
-    accelerator.prepare(learner, build_optimizer(learner, "adamw", 1e-2))
-    episodes = [play_words(model, word_task(x, 9), seed) for seed in range(4) for x in (4, 5)]
+    optimizer = build_optimizer(learner, "adamw", 1e-2)
+    with weights_kept(optimizer) if distributed.is_sharded() else nullcontext():
+        accelerator.prepare(learner, optimizer)
+    episodes = [play_words(player, word_task(x, 9), seed) for seed in range(4) for x in (4, 5)]
     own = episodes if distributed.count() == 1 else episodes[:5] if distributed.is_first() else episodes[5:]
     parts = parts_of_words(own)
     returns = [targets_of([np.full(2, float(ids_T[4])) for ids_T in part.input_ids_N_T], part) for part in parts]
@@ -255,7 +260,7 @@ class WordEpisodes:
         self.model, self.copy = model, Remembering(copy.deepcopy(model).eval())
 
     def refresh(self):
-        self.copy.load_state_dict(self.model.state_dict())
+        self.copy.load_state_dict(whole_state(self.model))
 
     def sleep(self): ...
 
@@ -353,6 +358,9 @@ RUNS = {
     "reward_model": run_reward_model,
     "process_model": run_process_model,
     "two_policies": two_policies.run_two_policies,
+    "served": lambda run, model, **changes: run_online(run, model, source=ServedWords(model), **changes),
+    "held": run_held,
+    "merged": run_merged,
 }
 
 
@@ -369,13 +377,25 @@ def run_here(
 def make_model(algorithm, *, is_adapted):
     if algorithm in ("reward_model", "process_model"):
         return tiny_adapted_model("SEQ_CLS") if is_adapted else tiny_reward_model()
+    if algorithm in ("held", "merged"):
+        return None
+    if algorithm == "served":
+        return server_model(is_adapted=is_adapted)
     if algorithm == "two_policies":
         return two_policies.make_model()
     return tiny_adapted_model() if is_adapted else tiny_model()
 
 
+def whole_state(model):
+    """All weights in this process; of a sharded model all processes ask together."""
+    return {name: whole(weight.detach()) for name, weight in model.state_dict().items()}
+
+
 def digest_of(model):
-    state = model.state_dict()
+    return digest_of_weights(model.state_dict())
+
+
+def digest_of_weights(state):
     return hashlib.sha256(
         b"".join(name.encode() + state[name].contiguous().numpy().tobytes() for name in sorted(state))
     ).hexdigest()
@@ -409,7 +429,12 @@ def _train(algorithm, folder, death, is_adapted, limits, changes):
         (folder / "interrupted.txt").write_text(str(error))
         raise SystemExit(error.code) from error
     changed = [name for name, weights in before.items() if not torch.equal(weights, model.state_dict()[name])]
-    result = {"weights": digest_of(model), "changed": changed, "metrics": (folder / METRICS).read_text(), **more}
+    result = {
+        "weights": digest_of(model),
+        "changed": changed,
+        "metrics": (folder / METRICS).read_text(),
+        **more,
+    }
     (folder / "result.json").write_text(json.dumps(result))
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from posttrain.models import distributed
 from posttrain.rollout.engines.protocol import Engine
 from posttrain.rollout.engines.torch_engine import TorchEngine
 from posttrain.runtime.exits import ConfigurationError
@@ -32,12 +33,21 @@ def make_engine(
     checked."""
     name = os.environ.get("POSTTRAIN_ENGINE", "torch")
     match name:
+        case "torch" if distributed.is_sharded():
+            raise ConfigurationError(
+                "POSTTRAIN_ENGINE is torch, which plays with the weights of its own process, and FSDP leaves none all "
+                "of them: start vLLM servers (make serve-vllm, POSTTRAIN_ENGINE=vllm, docs/several-processes.md), or "
+                "take infra/accelerate/ddp.yaml"
+            )
         case "torch":
             size = {"num_slots": NUM_SLOTS, "max_context_tokens": max_context_tokens}
             return TorchEngine(model, **size, takes_weights=takes_weights)
         case "vllm":
+            from posttrain.rollout.engines.trainer_weights import ShardHolder
             from posttrain.rollout.engines.vllm_engine import VllmEngine
 
+            if distributed.is_sharded() and not distributed.is_first():
+                return ShardHolder(model, check_prompts())
             folder = Path(os.environ.get("POSTTRAIN_VLLM_FOLDER", ".posttrain/vllm"))
             engine = VllmEngine(
                 model, urls=server_urls, check_prompts=check_prompts(), stop_ids=stop_ids, folder=folder

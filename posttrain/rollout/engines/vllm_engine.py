@@ -24,10 +24,9 @@ import torch
 
 from posttrain.models.adapters import is_adapted
 from posttrain.models.precision import compute_dtype
-from posttrain.models.token_logprobs import IGNORED, agent_logprobs
 from posttrain.rollout.engines.protocol import EngineFailed, GenerateRequest, Generation
+from posttrain.rollout.engines.trainer_weights import TrainerWeights
 from posttrain.rollout.engines.vllm_server import BASE, ServerFailed, VllmServer
-from posttrain.rollout.engines.weight_files import write_weights
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.runtime.limits import reason
 from posttrain.runtime.redaction import redact
@@ -37,7 +36,6 @@ T = TypeVar("T")
 # |log-probability of the server - of the trainer|; bfloat16 has 8 bits of mantissa
 MAX_GAP = {torch.float32: 1e-3, torch.bfloat16: 0.1}
 _CHECK_TOKENS = 8  # written behind each fixed prompt
-_CHECK_ROWS = 20  # of them scored in one forward pass
 _NUM_TRIES = 4  # of a message, each on another server where there is one
 _WATCH_S = 2.0
 
@@ -100,6 +98,7 @@ class VllmEngine:
         ConfigurationError where one writes with others."""
         self.policy_version = -1
         self._model, self._urls, self._check_prompts, self._stop_ids = model, urls, check_prompts, stop_ids
+        self._trainer = TrainerWeights(model, check_prompts)
         self._timeout_s, self._patience_s = timeout_s, patience_s
         self._run = f"{os.getpid()}-{time.time_ns() % 10**9}"  # another run's version 3 is not ours
         self._router = Router()
@@ -108,7 +107,7 @@ class VllmEngine:
         # Tokens written behind the fixed prompts, and the trainer's log-probabilities of them.
         self._reference: list[tuple[list[int], list[float]]] = []
         # Held while weights are written or given out: by `refresh_weights` and by the watch.
-        self._preparing = asyncio.Lock()
+        self._preparing, self._scoring = asyncio.Lock(), asyncio.Lock()  # all processes score one at a time
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm", daemon=True)
         self._thread.start()
@@ -141,6 +140,7 @@ class VllmEngine:
                 "await them first"
             )
         self._await(self._refresh())
+        self._trainer.end()
 
     def sleep(self) -> None:
         pass  # the servers' memory is their own
@@ -209,7 +209,7 @@ class VllmEngine:
                 self._router.set_down(url)
             self.policy_version += 1
             self._reference = []
-            self._weights = await asyncio.to_thread(write_weights, self._model, self._folder / self._version)
+            self._weights = await asyncio.to_thread(self._trainer.write, self._folder / self._version)
             # The last version stays too: a server may still be reading it.
             shutil.rmtree(self._folder / f"{self._run}-{self.policy_version - 2}", ignore_errors=True)
         deadline = self._loop.time() + self._patience_s
@@ -233,7 +233,8 @@ class VllmEngine:
             await asyncio.sleep(_WATCH_S)
             for url in set(self._router.up) - set(self._urls()):
                 self._router.set_down(url)
-            for error in await self._bring_up():
+            # without a reference a refresh is under way, in which the other processes take part
+            for error in await self._bring_up() if self._reference else []:
                 if not isinstance(error, ServerFailed):
                     print(f"posttrain: a vLLM server is left out: {error}", file=sys.stderr, flush=True)
 
@@ -272,9 +273,10 @@ class VllmEngine:
             (ids, logprobs)
             for ids, logprobs, *_ in await asyncio.gather(*[server.write(one, model=self._name) for one in requests])
         ]
-        if not self._reference:
-            scored = await asyncio.to_thread(self._score, [ids for ids, _ in written])
-            self._reference = [(ids, logprobs) for (ids, _), logprobs in zip(written, scored, strict=True)]
+        async with self._scoring:
+            if not self._reference:
+                scored = await asyncio.to_thread(self._trainer.score, [ids for ids, _ in written])
+                self._reference = [(ids, logprobs) for (ids, _), logprobs in zip(written, scored, strict=True)]
         gaps, num_compared = [], 0
         for (token_ids, logprobs), (expected_ids, expected) in zip(written, self._reference, strict=True):
             length = _common_length(token_ids, expected_ids)
@@ -291,29 +293,6 @@ class VllmEngine:
                 f"are off, by up to {max(gaps):.2g} where {allowed:g} is allowed. Is it started as "
                 "infra/vllm/serve.sh does, with the same model and type?"
             )
-
-    @torch.no_grad()
-    def _score(self, written: Sequence[Sequence[int]]) -> list[list[float]]:
-        """The trainer's log-probabilities of tokens behind the fixed prompts."""
-        # Dropout must be off, and the trainer's mode restored.
-        was_training = self._model.training
-        self._model.eval()
-        rows = [torch.tensor([*prompt, *ids]) for prompt, ids in zip(self._check_prompts, written, strict=True)]
-        scored: list[list[float]] = []
-        for first in range(0, len(rows), _CHECK_ROWS):
-            part, counts = rows[first : first + _CHECK_ROWS], [len(ids) for ids in written[first : first + _CHECK_ROWS]]
-            # Padding behind a row changes nothing before it: attention is causal.
-            ids_N_T = torch.nn.utils.rnn.pad_sequence(part, batch_first=True)
-            labels_N_T = torch.full_like(ids_N_T, IGNORED)
-            for row, labels_T, count in zip(part, labels_N_T, counts, strict=True):
-                labels_T[len(row) - count : len(row)] = row[len(row) - count :]
-            logprobs_N_T = agent_logprobs(self._model, *(one.to(self._model.device) for one in (ids_N_T, labels_N_T)))
-            scored += [
-                logprobs_T[len(row) - count - 1 : len(row) - 1].tolist()
-                for row, logprobs_T, count in zip(part, logprobs_N_T, counts, strict=True)
-            ]
-        self._model.train(was_training)
-        return scored
 
 
 def _common_length(one: Sequence[int], other: Sequence[int]) -> int:

@@ -11,18 +11,27 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch.distributed.fsdp import FSDPModule
 
+from posttrain.models import distributed
 from posttrain.models.adapters import is_adapted
 from posttrain.models.precision import compute_dtype
+from posttrain.models.sharding import whole, write_weights_in_turn
 
 
 def write_weights(model: Any, folder: Path) -> Path:
-    """Write the LoRA adapter alone or, without one, all weights; returns the absolute folder."""
+    """Write the LoRA adapter alone or, without one, all weights; returns the absolute folder. Of a
+    sharded model all processes must call it; the first writes one weight after another."""
     target = folder.resolve()
-    target.mkdir(parents=True)
+    if distributed.is_first():
+        target.mkdir(parents=True)
     if is_adapted(model):
-        # with embedding layers, peft would look for the model's hub page each time
-        model.save_pretrained(target, safe_serialization=True, save_embedding_layers=False)
+        adapters = {name: whole(one.detach()).cpu() for name, one in model.state_dict().items() if "lora_" in name}
+        if distributed.is_first():
+            # with embedding layers, peft would look for the model's hub page each time
+            model.save_pretrained(target, state_dict=adapters, safe_serialization=True, save_embedding_layers=False)
+    elif isinstance(model, FSDPModule):
+        write_weights_in_turn(model.state_dict(), target / "model.safetensors", dtype=compute_dtype(model))
     else:
         save_file(full_weights(model), target / "model.safetensors", metadata={"format": "pt"})
     return target

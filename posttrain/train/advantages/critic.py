@@ -3,7 +3,7 @@ the last hidden layer that begins at zero.
 
 `apart`: on a copy of the first policy, trained as the policy is, whole or by the copy's own
 adapters. `shared`: on the policy itself, which the critic does not move. Every process has the
-whole critic, also where the policy is sharded; the sum of all their gradients keeps them one.
+whole critic, and the sum of all their gradients keeps them one; under FSDP it is sharded, too.
 """
 
 import copy
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_model, save_model
+from safetensors.torch import save_model
 from torch import Tensor, nn
 
 from posttrain.evals.groups import are_equal
@@ -25,12 +25,13 @@ from posttrain.models.token_logprobs import scatter_scores
 from posttrain.train.advantages.gae import CriticParams
 from posttrain.train.advantages.groups import FloatArray
 from posttrain.train.online.updates import Batch, without_dropout
+from posttrain.train.sharded_state import is_sharded_state, load_optimizer_file, load_shards, load_weights, save_shards
 
-WEIGHTS, OPTIMIZER = "critic.safetensors", "critic.pt"
+WEIGHTS, OPTIMIZER, SHARDS = "critic.safetensors", "critic.pt", "critic"
 
 
 class Critic:
-    """To be made before accelerate prepares the policy, so that a copy of it is whole."""
+    """To be made before accelerate prepares the policy, which patches what would be copied."""
 
     def __init__(self, policy: Any, params: CriticParams, *, device: torch.device) -> None:
         self._policy, self._params, self._device = policy, params, device
@@ -38,11 +39,10 @@ class Critic:
         # a head drawn at random would begin with an opinion
         nn.init.zeros_(head.weight)
         nn.init.zeros_(head.bias)
-        self._learnt = nn.ModuleDict({"head": head})
+        self._learnt = nn.ModuleDict({"head": sharding.sharded_layer(head.to(device))})
         if params.trunk == "apart":
-            self._learnt["trunk"] = copy.deepcopy(behind_adapters(policy).base_model)
+            self._learnt["trunk"] = _trunk_of(policy, device)
             without_dropout(self._learnt["trunk"])
-        self._learnt.to(device)
         self._optimizer = build_optimizer(self._learnt, "adamw", params.lr)
         self._trained = [weight for group in self._optimizer.param_groups for weight in group["params"]]
 
@@ -71,25 +71,32 @@ class Critic:
         for _ in range(self._params.updates_per_step if num_returns else 0):
             total = 0.0
             for place, batch in enumerate(batches):
-                if not is_wanted[place].any():
+                if not is_wanted[place].any() and not distributed.is_sharded():  # shards are exchanged in each pass
                     continue
                 hidden_N_T = self._hidden(batch) if hidden is None else hidden[place]
                 gaps = self._head(hidden_N_T[is_wanted[place]]) - wanted[place][is_wanted[place]].float()
                 # over the returns of all processes, so that parts of any size make one step
                 loss = gaps.square().sum() / num_returns
-                loss.backward()  # type: ignore[no-untyped-call]
+                # FSDP takes the mean over processes
+                (loss * distributed.count() if distributed.is_sharded() else loss).backward()
                 total += float(loss.detach())
             errors.append(sum(distributed.gather(total)))
             self._step()
         return errors[0] if errors else 0.0
 
     def save(self, folder: Path) -> None:
-        save_model(self._learnt, str(folder / WEIGHTS))
-        torch.save(sharding.whole_optimizer_state(self._optimizer), folder / OPTIMIZER)
+        if distributed.is_sharded():
+            save_shards(folder / SHARDS, self._learnt, self._optimizer)
+        elif distributed.is_first():
+            save_model(self._learnt, str(folder / WEIGHTS))
+            torch.save(self._optimizer.state_dict(), folder / OPTIMIZER)
 
     def load(self, folder: Path) -> None:
-        load_model(self._learnt, str(folder / WEIGHTS))
-        self._optimizer.load_state_dict(torch.load(folder / OPTIMIZER, weights_only=True))
+        if is_sharded_state(folder / SHARDS):
+            load_shards(folder / SHARDS, self._learnt, self._optimizer)
+        else:
+            load_weights(self._learnt, folder / WEIGHTS)
+            load_optimizer_file(self._optimizer, folder / OPTIMIZER)
 
     def _hidden(self, batch: Batch) -> Tensor:
         """The last layer's state before each token, (N, T-1, width)."""
@@ -104,13 +111,20 @@ class Critic:
         return values.squeeze(-1)
 
     def _step(self) -> None:
-        for weight in self._trained:
-            # a process without a return has no gradient, and all must add up the same tensors
-            weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
-        distributed.add_up([weight.grad for weight in self._trained if weight.grad is not None])
+        if not distributed.is_sharded():
+            for weight in self._trained:
+                # a process without a return has no gradient, and all must add up the same tensors
+                weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
+            distributed.add_up([weight.grad for weight in self._trained if weight.grad is not None])
         nn.utils.clip_grad_norm_(self._trained, MAX_GRAD_NORM)
         self._optimizer.step()
         self._optimizer.zero_grad()
+
+
+def _trunk_of(policy: Any, device: torch.device) -> Any:
+    if distributed.is_sharded():
+        return sharding.sharded_copy(policy, lambda structure: behind_adapters(structure).base_model)
+    return copy.deepcopy(behind_adapters(policy).base_model).to(device)
 
 
 def targets_of(returns: Sequence[FloatArray], batch: Batch) -> Tensor:

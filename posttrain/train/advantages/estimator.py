@@ -98,8 +98,11 @@ class AdvantageEstimator:
 
     def _state_values(self, groups: Sequence[EpisodeGroup]) -> TurnAdvantages:
         """Values before each turn by the process reward model."""
-        own = distributed.share_rows([one.trajectory for group in groups for one in group.members])
-        found = distributed.gather(state_values(self._process_model, own))
+        episodes = [one.trajectory for group in groups for one in group.members]
+        own = distributed.share_rows(episodes)
+        # where the model is sharded all take as many: shares differ by one
+        more = max(distributed.gather(len(own))) - len(own) if distributed.is_sharded() else 0
+        found = distributed.gather(state_values(self._process_model, [*own, *episodes[:more]])[: len(own)])
         every = [values[:-1] for of_process in found for values in of_process]  # the last is behind the last turn
         return _by_group(groups, dict(enumerate(every)))
 

@@ -227,6 +227,8 @@ class PolicyEpisodes:
     def play_greedily(self, tasks: Sequence[Task], seeds: Sequence[int]) -> list[ScoredEpisode]:
         """At temperature 0, by the weights as they are now."""
         self._sampler.refresh()
+        if not tasks:
+            return []
         episodes = self._scored(self._sampler.sample(tasks, seeds, temperature=0.0, is_share=self._is_shared))
         self._sampler.sleep()
         return episodes
@@ -234,7 +236,10 @@ class PolicyEpisodes:
     def expert(self, task: Task, count: int) -> list[ScoredEpisode]:
         """`count` of the expert's traces, or of the edits' branches, scored as episodes are."""
         assert self._traces is not None
-        return self._scored(self._traces.traces(task, count))
+        traces = self._traces.traces(task, count)
+        if distributed.is_sharded():  # the first process alone has the reward models
+            return distributed.from_first(self._scored(traces) if distributed.is_first() else [])
+        return self._scored(traces)
 
     def _reflections(self, tasks: Sequence[Task], seeds: Sequence[int], prompt: str) -> list[ScoredEpisode]:
         """For each task a reflection, with the outcome and reward of its retry. Those of one task

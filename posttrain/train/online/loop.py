@@ -22,7 +22,6 @@ from posttrain.models.optimizers import optimizer_of, rate_at
 from posttrain.models.params import OptimizerParams
 from posttrain.models.parts import in_threads, parts_beside
 from posttrain.models.precision import frozen_copy
-from posttrain.models.sharding import learner_of
 from posttrain.rollout.episode_sampler import Stream, episode_seeds
 from posttrain.rollout.generator import RolloutBatch, RolloutSchedule
 from posttrain.train.advantages.estimator import AdvantageEstimator
@@ -67,8 +66,9 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
         params.tasks_per_step * params.group_size, "train_policy.algorithm.tasks_per_step · group_size"
     )
     without_dropout(model)
+    sharding.refuse_optimizer(optimizer_params.optimizer)
+    learner = sharding.sharded(model)
     reference = frozen_copy(model) if params.measures_kl and not is_adapted(model) else None
-    learner = learner_of(model, optimizer_params.optimizer)
     optim, pad_id = optimizer_of(learner, optimizer_params), tokenizer.pad_token_id
     accelerator = Accelerator()
     estimator = AdvantageEstimator(
@@ -83,10 +83,11 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
         role_weights=inputs.role_weights,
     )
     distributed.refuse_another_count(accelerator.num_processes)
-    learner, prepared = accelerator.prepare(learner, optim)
+    with sharding.weights_kept(optim) if distributed.is_sharded() else nullcontext():
+        learner, prepared = accelerator.prepare(learner, optim)
     optim = prepared.optimizer
     rates = [group["lr"] for group in optim.param_groups]
-    if reference is not None:
+    if reference is not None and not distributed.is_sharded():
         reference.to(accelerator.device)
     by_start = partial(metrics.reference_logprobs, reference, learner, temperature=params.temperature)
 
@@ -96,9 +97,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
         *([inputs.refresh] if inputs.refresh else []),
     ]  # with files of their own in a checkpoint
     if run.checkpoint is not None:
-        saved = load_checkpoint(run.checkpoint, whole=model, optimizer=optim, parts=saved_parts)
-        if distributed.is_sharded():
-            sharding.scatter_weights(model, learner)
+        saved = load_checkpoint(run.checkpoint, model=model, optimizer=optim, parts=saved_parts)
         state.restore(saved["state"])
         step = saved["step"]
 
@@ -158,8 +157,6 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
             if kl is not None:
                 state.kl.observe(kl)
             logged |= {**metrics.engine_gap(updates, params), **updates.metrics(), "lr": optim.param_groups[0]["lr"]}
-            if distributed.is_sharded():
-                sharding.gather_weights(learner, model)
 
             # Metrics and checkpoint
             step += 1
@@ -171,7 +168,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
             state.observe_updates(updates.is_skipped)
             if is_stopping or step % checkpoint_every_steps == 0 or is_last:
                 saved = {"state": state.state()}
-                save_checkpoint(run, step, whole=model, optimizer=optim, state=saved, parts=saved_parts)
+                save_checkpoint(run, step, model=model, optimizer=optim, state=saved, parts=saved_parts)
             run.progress(step, params.max_steps, "")
             if is_stopping and not is_last:
                 raise asked_to_stop(step, params.max_steps)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from safetensors.torch import load_model, save_model
+from safetensors.torch import save_model
 from torch import nn
 
 from posttrain.models import distributed, sharding
@@ -29,6 +29,7 @@ from posttrain.train.resumable_trainer import METRICS, TrainingRun
 from posttrain.train.reward_refresh import RewardRefresh
 from posttrain.train.roles import EQUAL, RoleWeights
 from posttrain.train.sampling.orders import Sampler
+from posttrain.train.sharded_state import is_sharded_state, load_optimizer_file, load_shards, load_weights, save_shards
 from posttrain.types import ScoredEpisode, Task
 
 MAX_SKIPPED = 3  # updates in a row
@@ -138,7 +139,7 @@ class DevEvaluation:
             own = tasks if distributed.is_first() else []
         else:
             own = tasks[distributed.index() :: distributed.count()]
-        episodes = self._inputs.play_greedily(own) if own else ()
+        episodes = self._inputs.play_greedily(own) if own or distributed.is_sharded() else ()
         together = [one for of_process in distributed.gather(list(episodes)) for one in of_process]
         self._inputs.source.refuse_many_aborted(together)
         return self._metrics(step, together)
@@ -162,17 +163,23 @@ class DevEvaluation:
         }
 
     def keep(self, model: nn.Module, folder: Path, step: int) -> None:
-        if self._params.keep == "best" and self._best_step == step and distributed.is_first():
-            save_model(model, str(folder / f"{BEST}.partial"))
+        if self._params.keep != "best" or self._best_step != step:
+            return
+        partial = folder / f"{BEST}.partial"
+        if distributed.is_sharded():
+            sharding.write_weights_in_turn(sharding.named_weights(model), partial)
+        elif distributed.is_first():
+            save_model(model, str(partial))
+        if distributed.is_first():
             # a kill while writing leaves the weights that were best before
-            os.replace(folder / f"{BEST}.partial", folder / BEST)
+            os.replace(partial, folder / BEST)
 
     def take(self, model: nn.Module, folder: Path, step: int) -> None:
         """Load the best weights into `model`, which has those after `step` steps."""
         if self._params.keep == "best" and self._best_step != step and self._best >= 0:
             # the first process writes the file that all of them read
             distributed.wait_for_all()
-            load_model(model, str(folder / BEST))
+            load_weights(model, folder / BEST)
 
     def state(self) -> Mapping[str, object]:
         return {"solved_at_first": self._solved_at_first, "best": self._best, "best_step": self._best_step}
@@ -182,7 +189,8 @@ class DevEvaluation:
 
 
 class SavedPart(Protocol):
-    """Something with files of its own in a checkpoint."""
+    """Something with files of its own in a checkpoint; saved by all processes, of which the first
+    writes what each has."""
 
     def save(self, folder: Path) -> None: ...
 
@@ -193,40 +201,44 @@ def save_checkpoint(
     run: TrainingRun,
     step: int,
     *,
-    whole: nn.Module,
+    model: nn.Module,
     optimizer: torch.optim.Optimizer,
     state: Mapping[str, Any],
     parts: Sequence[SavedPart],
 ) -> None:
-    """Write and seal a checkpoint after `step`; all processes must call it. `whole` has the
-    weights; `parts` write files of their own into the folder."""
-    # a collective: sharded optimizer states are gathered by all, and written by the first
-    moments = sharding.whole_optimizer_state(optimizer)
-    if run.metrics is None:
-        distributed.wait_for_all()
-        return
+    """Write and seal a checkpoint after `step`; all processes must call it. `parts` write files of
+    their own into the folder. Where the model is sharded each process writes its shards."""
     folder = run.folder / f"{PREFIX}{step}"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    save_model(whole, str(folder / WEIGHTS))
-    torch.save(moments, folder / OPTIMIZER)
-    (folder / STATE).write_text(json.dumps({"step": step, **state}, sort_keys=True), encoding="utf-8")
+    if distributed.is_first():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+    if distributed.is_sharded():
+        distributed.wait_for_all()
+        save_shards(folder, model, optimizer)
     for part in parts:
         part.save(folder)
-    shutil.copyfile(run.metrics.path, folder / METRICS)
-    seal(folder)
-    prune(run.folder, keep=None)
+    if run.metrics is not None:
+        if not distributed.is_sharded():
+            save_model(model, str(folder / WEIGHTS))
+            torch.save(optimizer.state_dict(), folder / OPTIMIZER)
+        (folder / STATE).write_text(json.dumps({"step": step, **state}, sort_keys=True), encoding="utf-8")
+        shutil.copyfile(run.metrics.path, folder / METRICS)
+        seal(folder)
+        prune(run.folder, keep=None)
     distributed.wait_for_all()
 
 
 def load_checkpoint(
-    checkpoint: Path, *, whole: nn.Module, optimizer: torch.optim.Optimizer, parts: Sequence[SavedPart]
+    checkpoint: Path, *, model: nn.Module, optimizer: torch.optim.Optimizer, parts: Sequence[SavedPart]
 ) -> dict[str, Any]:
-    """Load the weights into `whole`, the optimizer's state into each process's share, and the files
-    of `parts`. Returns `state` as saved, with its step."""
+    """Load the weights, the optimizer's state and the files of `parts`, each process its share.
+    Returns `state` as saved, with its step."""
     for part in parts:
         part.load(checkpoint)
-    load_model(whole, str(checkpoint / WEIGHTS))
-    sharding.load_optimizer_state(optimizer, torch.load(checkpoint / OPTIMIZER, weights_only=True))
+    if is_sharded_state(checkpoint):
+        load_shards(checkpoint, model, optimizer)
+    else:
+        load_weights(model, checkpoint / WEIGHTS)
+        load_optimizer_file(optimizer, checkpoint / OPTIMIZER)
     state: dict[str, Any] = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
     return state

@@ -19,6 +19,7 @@ from posttrain.data.schemas import trajectory_columns, trajectory_from_columns
 from posttrain.models import distributed
 from posttrain.models.codec import NONE, OBSERVED, TokenRow
 from posttrain.models.params import OptimizerParams
+from posttrain.models.sharding import named_weights
 from posttrain.rollout.episode_sampler import Stream, episode_seeds
 from posttrain.rollout.generator import RolloutBatch, RolloutSchedule
 from posttrain.rollout.reflection import is_failed, reflect_and_retry
@@ -261,7 +262,7 @@ def _nothing_learnt(num_played: int, number: int, params: RejectionSamplingParam
 
 def _load(model: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
     with torch.no_grad():
-        for name, one in model.named_parameters():
+        for name, one in named_weights(model).items():
             if name in weights:
                 one.copy_(weights[name])
 
