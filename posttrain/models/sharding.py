@@ -114,8 +114,8 @@ def quantization_of(params: ScratchModel | PretrainedModel) -> Quantization:
 
 @contextmanager
 def weights_kept(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Context in which accelerate prepares a sharded model and its optimizer. It finds weights again
-    by their addresses, and all shards without a row have one address."""
+    """Context in which accelerate prepares a sharded model and its optimizer. It finds weights
+    again by their addresses, and all shards without a row have one address."""
     named_weights(model)
     before = [list(group["params"]) for group in optimizer.param_groups]
     yield
