@@ -166,7 +166,7 @@ def write_weights_in_turn(weights: Mapping[str, Tensor], file: Path, *, dtype: t
             one = whole(weight.detach())
             if distributed.is_first():
                 flat = one.to("cpu", dtype or one.dtype).contiguous().flatten()
-                out.write(memoryview(flat.view(torch.uint8).numpy()))
+                out.write(flat.view(torch.uint8).numpy().data)
 
 
 @torch.no_grad()
