@@ -113,9 +113,10 @@ def quantization_of(params: ScratchModel | PretrainedModel) -> Quantization:
 
 
 @contextmanager
-def weights_kept(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Context in which accelerate prepares an optimizer of sharded weights. It finds them again by
-    their addresses, and all shards without a row have one address."""
+def weights_kept(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Context in which accelerate prepares a sharded model and its optimizer. It finds weights
+    again by their addresses, and all shards without a row have one address."""
+    named_weights(model)
     before = [list(group["params"]) for group in optimizer.param_groups]
     yield
     for group, weights in zip(optimizer.param_groups, before, strict=True):
@@ -165,7 +166,7 @@ def write_weights_in_turn(weights: Mapping[str, Tensor], file: Path, *, dtype: t
             one = whole(weight.detach())
             if distributed.is_first():
                 flat = one.to("cpu", dtype or one.dtype).contiguous().flatten()
-                out.write(memoryview(flat.view(torch.uint8).numpy()))
+                out.write(flat.view(torch.uint8).numpy().data)
 
 
 @torch.no_grad()

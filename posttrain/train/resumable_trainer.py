@@ -367,7 +367,7 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
     # and has no public hook for its format.
 
     def _prepared(self, *args: Any) -> Any:
-        with sharding.weights_kept(self.optimizer):
+        with sharding.weights_kept(self.model, self.optimizer):
             return Accelerator.prepare(self.accelerator, *args)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_model
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from posttrain.models import distributed, sharding
 from posttrain.models.optimizers import OptimizerPair
@@ -23,9 +25,9 @@ def is_sharded_state(checkpoint: Path) -> bool:
 
 
 def save_shards(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Write weights and optimizer state into `folder`; all processes must call it. Raises
+    """Write trained weights and optimizer state into `folder`; all processes must call it. Raises
     StoppedByAlarm where a weight is not finite."""
-    weights = sharding.named_weights(model)
+    weights = _trained(model)
     own = [name for name, weight in weights.items() if not sharding.own_part(weight).isfinite().all()]
     if broken := sorted({name for of_process in distributed.gather(own) for name in of_process}):
         raise diverged(broken, folder)
@@ -36,14 +38,14 @@ def save_shards(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer
             (f"{number}.{place}.{name}", one) for place, of in saved["state"].items() for name, one in of.items()
         )
         state |= dict(averages) | {f"groups.{number}": json.dumps(saved["param_groups"])}
-    _exchanged(dcp.save, state, folder)
+    _exchanged(save, state, folder)
 
 
 def load_shards(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
     """Load what `save_shards` wrote into a model, sharded or not, and the optimizer of its weights;
     without one the weights alone."""
-    saved: Any = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
-    state: dict[str, Any] = {f"weights.{name}": one.detach() for name, one in sharding.named_weights(model).items()}
+    saved: Any = FileSystemReader(folder).read_metadata().state_dict_metadata
+    state: dict[str, Any] = {f"weights.{name}": one.detach() for name, one in _trained(model).items()}
     parts = [] if optimizer is None else _parts(optimizer)
     states: list[dict[int, dict[str, Tensor]]] = [{} for _ in parts]
     for number, part in enumerate(parts):
@@ -56,7 +58,7 @@ def load_shards(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer
             is_like = size == (weight := weights[int(place)].detach()).shape
             state[key] = torch.empty_like(weight, **how) if is_like else torch.empty(size, **how)
             states[number].setdefault(int(place), {})[name] = state[key]
-    _exchanged(dcp.load, state, folder)
+    _exchanged(load, state, folder)
     for number, part in enumerate(parts):
         part.load_state_dict({"state": states[number], "param_groups": json.loads(state[f"groups.{number}"])})
 
@@ -83,6 +85,10 @@ def load_optimizer_file(optimizer: torch.optim.Optimizer, file: Path) -> None:
         part.load_state_dict(of_part)
 
 
+def _trained(model: nn.Module) -> dict[str, Tensor]:
+    return {name: weight for name, weight in sharding.named_weights(model).items() if weight.requires_grad}
+
+
 def _parts(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
     return list(optimizer.parts) if isinstance(optimizer, OptimizerPair) else [optimizer]
 
@@ -91,7 +97,7 @@ def _weights(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [weight for group in optimizer.param_groups for weight in group["params"]]
 
 
-def _exchanged(exchange: Callable[..., None], state: dict[str, Any], folder: Path) -> None:
+def _exchanged(exchange: Callable[..., Any], state: dict[str, Any], folder: Path) -> None:
     group, is_alone = distributed.group(), distributed.count() == 1
     try:
         exchange(state, checkpoint_id=folder, process_group=group, no_dist=is_alone)

@@ -52,20 +52,22 @@ def test_a_server_plays_with_the_weights_of_shards_and_the_first_step_is_that_of
     assert all(tensor.equal(trained[name]) for name, tensor in server._model.state_dict().items())
 
 
-@pytest.mark.parametrize("nums", [(2, 2), (2, 4), (4, 2)])
-def test_a_killed_run_of_shards_goes_on_with_any_number_of_processes(server, tmp_path, nums):
-    whole = run(tmp_path / "whole", "fsdp", num=nums[0], url=server.url, **WHAT)
-    code, errors = finish(start(tmp_path / "cut", "fsdp", num=nums[0], url=server.url, at=5, kill=0, **WHAT))
+# Muon makes rounding, which another number of processes changes, as long as a step
+@pytest.mark.parametrize(("nums", "optimizer"), [((2, 2), "muon"), ((2, 4), "adamw"), ((4, 2), "adamw")])
+def test_a_killed_run_of_shards_goes_on_with_any_number_of_processes(server, tmp_path, nums, optimizer):
+    what = {**WHAT, "changes": {**KNOBS, "optimizer": optimizer, "lr": 3e-3}}
+    whole = run(tmp_path / "whole", "fsdp", num=nums[0], url=server.url, **what)
+    code, errors = finish(start(tmp_path / "cut", "fsdp", num=nums[0], url=server.url, at=5, kill=0, **what))
     assert code == 75, errors
     assert {path.suffix for path in (tmp_path / "cut").rglob("checkpoint-4/*")} >= {".distcp", ".json"}
-    found = run(tmp_path / "cut", "fsdp", num=nums[1], url=server.url, **WHAT)
+    found = run(tmp_path / "cut", "fsdp", num=nums[1], url=server.url, **what)
 
     assert first_steps(tmp_path / "cut") == [1, 5]
     if nums[0] == nums[1]:
         assert found == whole
     weights, expected = (torch.load(tmp_path / name / "weights.pt", weights_only=True) for name in ("cut", "whole"))
     for name, weight in weights.items():
-        torch.testing.assert_close(weight, expected[name], rtol=0, atol=1e-3)
+        torch.testing.assert_close(weight, expected[name], rtol=0, atol=1e-4)
 
 
 def test_adapters_of_shards_go_to_a_server_alone_and_into_the_weights_at_the_end(server, tmp_path):

@@ -234,7 +234,7 @@ def run_critic(run: TrainingRun, model):
         trunk: Critic(learner, critic_params(trunk=trunk), device=accelerator.device) for trunk in ("shared", "apart")
     }
     optimizer = build_optimizer(learner, "adamw", 1e-2)
-    with weights_kept(optimizer) if distributed.is_sharded() else nullcontext():
+    with weights_kept(learner, optimizer) if distributed.is_sharded() else nullcontext():
         accelerator.prepare(learner, optimizer)
     episodes = [play_words(player, word_task(x, 9), seed) for seed in range(4) for x in (4, 5)]
     own = episodes if distributed.count() == 1 else episodes[:5] if distributed.is_first() else episodes[5:]

@@ -39,7 +39,8 @@ class TrainerWeights:
 
     def follow(self) -> None:
         """In the other processes: take part in what the first does, up to its `end`."""
-        while (asked := distributed.from_first(None)) is not None:
+        nothing: Any = None
+        while (asked := distributed.from_first(nothing)) is not None:
             if isinstance(asked, Path):
                 write_weights(self._model, asked)
             else:

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch.distributed.fsdp import FSDPModule
 
 from posttrain.models import distributed
 from posttrain.models.adapters import is_adapted
@@ -30,7 +29,7 @@ def write_weights(model: Any, folder: Path) -> Path:
         if distributed.is_first():
             # with embedding layers, peft would look for the model's hub page each time
             model.save_pretrained(target, state_dict=adapters, safe_serialization=True, save_embedding_layers=False)
-    elif isinstance(model, FSDPModule):
+    elif distributed.is_sharded():
         write_weights_in_turn(model.state_dict(), target / "model.safetensors", dtype=compute_dtype(model))
     else:
         save_file(full_weights(model), target / "model.safetensors", metadata={"format": "pt"})

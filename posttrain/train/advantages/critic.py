@@ -78,7 +78,8 @@ class Critic:
                 # over the returns of all processes, so that parts of any size make one step
                 loss = gaps.square().sum() / num_returns
                 # FSDP takes the mean over processes
-                (loss * distributed.count() if distributed.is_sharded() else loss).backward()
+                scaled = loss * distributed.count() if distributed.is_sharded() else loss
+                scaled.backward()  # type: ignore[no-untyped-call]
                 total += float(loss.detach())
             errors.append(sum(distributed.gather(total)))
             self._step()

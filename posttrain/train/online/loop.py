@@ -83,7 +83,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
         role_weights=inputs.role_weights,
     )
     distributed.refuse_another_count(accelerator.num_processes)
-    with sharding.weights_kept(optim) if distributed.is_sharded() else nullcontext():
+    with sharding.weights_kept(learner, optim) if distributed.is_sharded() else nullcontext():
         learner, prepared = accelerator.prepare(learner, optim)
     optim = prepared.optimizer
     rates = [group["lr"] for group in optim.param_groups]
