@@ -32,6 +32,7 @@ class AtOnce:
 
 
 NO_LIMIT = AtOnce()
+OVERHEAD = 1 / 16  # of the limit in tokens: what a pass costs besides its tokens
 
 
 def cut_by_length(lengths: Sequence[int], at_once: AtOnce) -> list[list[int]]:
@@ -58,11 +59,34 @@ def cut_alike(lengths_of: Sequence[Sequence[int]], at_once: AtOnce) -> list[list
     for lengths, order in zip(lengths_of, orders, strict=True):
         for place, row in enumerate(order, size - len(order)):
             widths[place] = max(widths[place], lengths[row])
-    parts = cut_by_length(widths, at_once)[::-1]
+    parts = _cut_cheaply(widths, at_once)[::-1]
     return [
         [[order[place - size + len(order)] for place in part if place >= size - len(order)] for part in parts]
         for order in orders
     ]
+
+
+def _cut_cheaply(widths: Sequence[int], at_once: AtOnce) -> list[range]:
+    """Places of rows of rising width in parts within the limits, so that padded tokens and
+    OVERHEAD of the limit for each part are the least in sum: the fewest parts would be full of
+    padding, as rows of all lengths stand in one."""
+    rows, tokens = at_once.rows or len(widths), at_once.tokens or 0
+    costs, starts = [0.0], [0]  # of the first rows, and where their last part begins
+    for end, width in enumerate(widths, 1):
+        most = min(rows, tokens // max(width, 1), end)
+        options = [
+            (costs[start] + (end - start) * width + OVERHEAD * tokens, start)
+            for start in range(end - max(most, 1), end)
+        ]
+        cost, start = min(options)
+        costs.append(cost)
+        starts.append(start)
+    parts: list[range] = []
+    end = len(widths)
+    while end:
+        parts.append(range(starts[end], end))
+        end = starts[end]
+    return parts[::-1]
 
 
 def dealt(num_rows: int, num_processes: int) -> list[list[int]]:

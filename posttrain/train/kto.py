@@ -94,7 +94,8 @@ class _Kto(ReferenceTrainer, KTOTrainer):  # type: ignore[misc]  # trl is untype
         own = float(torch.cat(gains).sum()), sum(sizes)
         total, num_rows = np.sum(gather(own), axis=0)
         self._step_gain = float(total / num_rows)
-        return super().learn_parts(model, parts, sizes)
+        loss: Tensor = super().learn_parts(model, parts, sizes)
+        return loss
 
     def _compute_kl_logps(self, model: Any, batch: Mapping[str, Tensor]) -> Tensor:
         if self._step_gain is not None:

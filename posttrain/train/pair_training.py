@@ -146,7 +146,9 @@ class ReferenceTrainer(Resumable):
         # TRL calls this before the model is trained or loaded from a checkpoint: it is its own
         # reference
         columns: dict[str, list[float]] = {}
-        places = [range(start, min(start + batch_size, len(dataset))) for start in range(0, len(dataset), batch_size)]
+        places: Sequence[Sequence[int]] = [
+            range(start, min(start + batch_size, len(dataset))) for start in range(0, len(dataset), batch_size)
+        ]
         if self.run.at_once.tokens is not None:
             at_once = self.run.at_once.in_pairs if self.is_of_pairs else self.run.at_once
             places = cut_by_length([num_tokens(row) for row in dataset], at_once)

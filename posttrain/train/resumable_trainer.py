@@ -264,6 +264,8 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
     """
 
     logged: ClassVar[Mapping[str, str]] = {}
+    data_collator: Any
+    train_dataset: Any
     is_of_pairs: ClassVar[bool] = False  # a row of the data set is two of the model's
 
     def __init__(
@@ -345,11 +347,16 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
     @contextlib.contextmanager
     def _logging(self, size: int) -> Iterator[None]:
         """Context in which what TRL logs counts `size` times: it takes means over micro-batches."""
-        metrics = (getattr(self, "_metrics", None) or getattr(self, "_stored_metrics", {})).get("train", {})
-        before = {name: len(values) for name, values in metrics.items()}
+        before = {name: len(values) for name, values in self._logged_by_trl().items()}
         yield
-        for name, values in metrics.items():
+        for name, values in self._logged_by_trl().items():
             values.extend(values[before.get(name, 0) :] * (size - 1))
+
+    def _logged_by_trl(self) -> dict[str, list[float]]:
+        """The step's metrics so far, a number for each micro-batch."""
+        kept = getattr(self, "_metrics", None) or getattr(self, "_stored_metrics", {})  # ORPO's are the latter
+        found: dict[str, list[float]] = kept.get("train", {})  # there from the first micro-batch on
+        return found
 
     def _deal_rows(self) -> None:
         """Give all processes as many tokens of a step, whose rows stand by falling length."""

@@ -182,10 +182,10 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
         return super().is_over(state) or has_stopped_improving(_eval_losses(state), self._patience)
 
     def training_step(
-        self, model: Any, inputs: dict[str, Tensor], num_items_in_batch: Tensor | int | None = None
+        self, model: Any, inputs: Mapping[str, Any], num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
         """Gradients of a step's rows and, with the last of them, of the penalty."""
-        loss = super().training_step(model, inputs, num_items_in_batch)
+        loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
         if self._ewc is not None and self.accelerator.sync_gradients:
             loss = loss + self._ewc.add_gradients(self.model)
         return loss
@@ -193,7 +193,8 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
     def learn_parts(self, model: Any, parts: Sequence[Mapping[str, Tensor]], sizes: Sequence[int]) -> Tensor:
         """Those of a small model side by side."""
         if not self._rows_beside:
-            return super().learn_parts(model, parts, sizes)
+            summed: Tensor = super().learn_parts(model, parts, sizes)
+            return summed
         num_tokens = max(self._get_num_items_in_batch(list(parts), self.args.device), 1)
         parts = [_cut(self._with_observations(part)) for part in parts]
 
@@ -204,7 +205,8 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
         logprobs = add_gradients(model, loss_of, parts)
         for part, logprobs_N_T in zip(parts, logprobs, strict=True):
             self._sums.add(logprobs_N_T, part["category"])
-        return -torch.stack(list(map(self._sum, logprobs, parts))).sum() / num_tokens
+        total: Tensor = torch.stack(list(map(self._sum, logprobs, parts))).sum()
+        return -total / num_tokens
 
     def compute_loss(
         self,
