@@ -205,7 +205,8 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
         logprobs = add_gradients(model, loss_of, parts)
         for part, logprobs_N_T in zip(parts, logprobs, strict=True):
             self._sums.add(logprobs_N_T, part["category"])
-        return -torch.stack(list(map(self._sum, logprobs, parts))).sum() / num_tokens
+        loss: Tensor = -torch.stack(list(map(self._sum, logprobs, parts))).sum() / num_tokens
+        return loss
 
     def compute_loss(
         self,
