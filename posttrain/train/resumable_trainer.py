@@ -40,7 +40,7 @@ from posttrain.runtime.worker import STOP_SIGNALS
 from posttrain.tracking.alarms import Alarms
 from posttrain.tracking.metrics_log import MetricsLog, MetricValue, Sink
 from posttrain.train.checkpointing import PREFIX, is_complete, newest_complete, prune, seal
-from posttrain.train.sharded_state import is_sharded_state, load_optimizer_file, load_shards, load_weights, save_shards
+from posttrain.train.sharded_state import is_sharded_state, load_optimizer_file, load_shards, save_shards
 
 METRICS = "metrics.jsonl"
 SCHEDULES = {"linear": "linear", "constant": "constant_with_warmup", "cosine": "cosine"}  # as transformers names them
@@ -409,8 +409,8 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
         if is_sharded_state(folder):
             load_shards(folder, self.model, None)
         elif distributed.is_sharded():
-            (weights,) = folder.glob("*.safetensors")
-            load_weights(self.model, weights)
+            for weights in folder.glob("*.safetensors"):
+                sharding.read_weights_in_turn(self.model, weights)
         else:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
