@@ -59,8 +59,9 @@ def load_shards(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer
             state[key] = torch.empty_like(weight, **how) if is_like else torch.empty(size, **how)
             states[number].setdefault(int(place), {})[name] = state[key]
     _exchanged(load, state, folder)
-    for number, part in enumerate(parts):
-        part.load_state_dict({"state": states[number], "param_groups": json.loads(state[f"groups.{number}"])})
+    if optimizer is not None:
+        groups = (json.loads(state[f"groups.{number}"]) for number in range(len(parts)))
+        _load(optimizer, [{"state": own, "param_groups": of} for own, of in zip(states, groups, strict=True)])
 
 
 def load_weights(model: nn.Module, file: Path) -> None:
@@ -82,7 +83,12 @@ def load_optimizer_file(optimizer: torch.optim.Optimizer, file: Path) -> None:
         for place, weight in enumerate(_weights(part)):
             own = of_part["state"].get(place, {})
             own |= {name: sharding.like(one, weight) for name, one in own.items() if one.shape == weight.shape}
-        part.load_state_dict(of_part)
+    _load(optimizer, states)
+
+
+def _load(optimizer: torch.optim.Optimizer, states: list[dict[str, Any]]) -> None:
+    # a pair's groups are those of its parts, which loading makes anew
+    optimizer.load_state_dict({"parts": states} if isinstance(optimizer, OptimizerPair) else states[0])
 
 
 def _trained(model: nn.Module) -> dict[str, Tensor]:
