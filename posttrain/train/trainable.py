@@ -21,7 +21,7 @@ from posttrain.models.loading import (
     use_gradient_checkpointing,
 )
 from posttrain.models.lora import add_lora, merge_adapters, round_lora_once
-from posttrain.models.params import LoraAdapter, PretrainedModel, ScratchModel
+from posttrain.models.params import LoraAdapter, PretrainedModel, Quantization, ScratchModel
 from posttrain.models.precision import bf16_rescale, computing_in, has_bf16_weights, loaded_dtype
 from posttrain.models.sharding import loaded_once, place_for_training, quantization_of, sharded
 from posttrain.models.token_logprobs import refuse_unknown_head
@@ -30,7 +30,8 @@ from posttrain.models.token_logprobs import refuse_unknown_head
 def load_trainable(path: Path, params: ScratchModel | PretrainedModel, *, seed: int) -> Any:
     """The causal LM of a folder, ready for a trainer; `seed` draws the adapters. Raises
     ConfigurationError where its logits are not what the losses would take for them."""
-    return prepared(loaded_once(lambda: _load(path, params)), params, seed=seed)
+    quantization = quantization_of(params)
+    return prepared(loaded_once(lambda: _load(path, params, quantization)), params, seed=seed)
 
 
 def prepared(
@@ -50,13 +51,14 @@ def prepared(
     return sharded(model)
 
 
-def _load(path: Path, params: ScratchModel | PretrainedModel) -> Any:
-    if (quantization := quantization_of(params)) == "none":
-        model = place_for_training(movable(load_on_cpu(path, dtype=loaded_dtype(params)), params))
-    else:
+def _load(path: Path, params: ScratchModel | PretrainedModel, quantization: Quantization) -> Any:
+    if quantization != "none":
         model = load_quantised(path, quantization, dtype=params.dtype)
+        refuse_unknown_head(model)
+        return model
+    model = load_on_cpu(path, dtype=loaded_dtype(params))
     refuse_unknown_head(model)
-    return model
+    return place_for_training(movable(model, params))
 
 
 def movable(model: Any, params: ScratchModel | PretrainedModel) -> Any:

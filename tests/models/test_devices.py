@@ -7,6 +7,7 @@ import torch
 from posttrain.models import distributed
 from posttrain.models.loading import load_model, load_on_cpu
 from posttrain.models.params import LoraAdapter
+from posttrain.models.sharding import place_for_training
 from posttrain.train.reward_model import load_reward_model, new_reward_model
 from posttrain.train.trainable import load_trainable
 from tests.models.episodes import SCRATCH_PARAMS
@@ -35,11 +36,11 @@ def test_what_computes_lives_where_models_live(monkeypatch, scratch_folder, load
 
 def test_what_is_saved_or_sharded_stays_in_main_memory(monkeypatch, scratch_folder):
     monkeypatch.setattr(distributed, "device", lambda: GPU)
-    assert {weight.device.type for weight in load_on_cpu(scratch_folder).parameters()} == {"cpu"}
+    model = load_on_cpu(scratch_folder)
+    assert {weight.device.type for weight in model.parameters()} == {"cpu"}
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    for model in (load_trainable(scratch_folder, SCRATCH_PARAMS, seed=0), load_reward_model(scratch_folder)):
-        assert {weight.device.type for weight in model.parameters()} == {"cpu"}
+    assert {weight.device.type for weight in place_for_training(model).parameters()} == {"cpu"}
 
 
 def test_each_process_has_a_gpu_of_its_own_and_may_be_told_to_use_none(monkeypatch):
