@@ -31,7 +31,7 @@ ONE_STEP = {
     "dpo": {"max_steps": 1},
     "kto": {"max_steps": 1},
     "orpo": {"max_steps": 1},
-    "process_model": {"max_steps": 1, "checkpoint_every_steps": 1},
+    "process_model": {"max_steps": 1, "checkpoint_every_steps": 1, "batch_size": 16},
     "online": {"max_steps": 1, "tasks_per_step": 16},
 }
 OF_PAIRS = ("dpo", "orpo", "reward_model")
