@@ -3,6 +3,9 @@
 
 import json
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -60,10 +63,21 @@ def get_model(source: str, target: Path | None) -> None:
 
 def adopt_model(folder: Path, trained_by: str) -> None:
     """Take a model that another trainer trained as this run's policy, and print its entries for
-    params.yaml: it is evaluated, compared and served like one of ours."""
-    from posttrain.pipeline.adopted import adopt
+    params.yaml: it is evaluated, compared and served like one of ours. One that was there before
+    is replaced."""
+    from posttrain.models.loading import OTHER_FILES, atomic_folder, load_codec, load_on_cpu
+    from posttrain.train.policy_inputs import EARLIER_POLICY
 
-    adopt(folder, Path())
+    load_on_cpu(folder)
+    load_codec(folder)
+    with atomic_folder(EARLIER_POLICY) as copy:
+        copy.mkdir(parents=True)
+        for file in sorted(path for pattern in ("*.safetensors", *OTHER_FILES) for path in folder.glob(pattern)):
+            shutil.copyfile(file, copy / file.name)
+    command = [sys.executable, "-m", "dvc", "add", "--quiet", str(EARLIER_POLICY)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ConfigurationError(f"DVC does not track {EARLIER_POLICY}: {done.stderr.strip()}")
     print(
         f"data/earlier_run/policy: a copy of {folder}, tracked by DVC\n"
         "params.yaml, in train_policy:\n"

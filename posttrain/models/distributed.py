@@ -37,6 +37,11 @@ def is_sharded() -> bool:
     return is_launched() and os.environ.get("ACCELERATE_USE_FSDP", "false") == "true"
 
 
+def is_deepspeed() -> bool:
+    """True if accelerate will hand the optimizer to DeepSpeed."""
+    return os.environ.get("ACCELERATE_USE_DEEPSPEED", "false") == "true"
+
+
 def device() -> torch.device:
     if not torch.cuda.is_available() or os.environ.get("ACCELERATE_USE_CPU", "false") == "true":
         return torch.device("cpu")

@@ -31,7 +31,7 @@ from posttrain.runtime.exits import ConfigurationError, DataError
 CHECKPOINTING = "activation_checkpointing"
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 _INDEX = "model.safetensors.index.json"
-_OTHER_FILES = ["*.json", "*.jinja", "*.model", "*.txt"]  # of a hub repository: everything but weights
+OTHER_FILES = ["*.json", "*.jinja", "*.model", "*.txt"]  # of a hub repository: everything but weights
 _NUM_NAMED = 3  # names in a message
 
 
@@ -215,8 +215,8 @@ def _download(params: PretrainedModel) -> Path:
             snapshot_download(params.name, revision=params.revision, allow_patterns=patterns, ignore_patterns=["*/*"])
         )
 
-    shards = _indexed(fetch(_OTHER_FILES) / _INDEX)
-    return fetch([*_OTHER_FILES, *sorted(shards or ["model.safetensors"])])
+    shards = _indexed(fetch(OTHER_FILES) / _INDEX)
+    return fetch([*OTHER_FILES, *sorted(shards or ["model.safetensors"])])
 
 
 def _tokenizer(folder: Path) -> Any:

@@ -90,7 +90,7 @@ def refuse_optimizer(optimizer: OptimizerKind) -> None:
     """Raise ConfigurationError for an optimizer that cannot work on shards."""
     if optimizer == "adamw_8bit" and distributed.is_sharded():
         raise ConfigurationError("optimizer is adamw_8bit, and FSDP shards what it keeps: take adamw")
-    if optimizer == "muon" and os.environ.get("ACCELERATE_USE_DEEPSPEED", "false") == "true":
+    if optimizer == "muon" and distributed.is_deepspeed():
         raise ConfigurationError(
             "optimizer is muon, and DeepSpeed cuts matrices into flat pieces; take adamw, or infra/accelerate/fsdp.yaml"
         )

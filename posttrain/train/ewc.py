@@ -7,7 +7,6 @@ row's log-likelihood. Muon makes all steps of a matrix equally long, so there λ
 shortens none.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,7 +51,7 @@ def ewc_of(model: Any, rows: Sequence[TokenRow], weight: float, *, seed: int) ->
     """Hold `model` at its weights as they are now, by their Fisher information on at most NUM_ROWS
     of the rows, drawn by `seed`. Raises DataError without rows, ConfigurationError where processes
     share out the weights."""
-    if distributed.is_sharded() or os.environ.get("ACCELERATE_USE_DEEPSPEED", "false") == "true":
+    if distributed.is_sharded() or distributed.is_deepspeed():
         raise ConfigurationError(
             f"ewc_weight is {weight:g}, and FSDP and DeepSpeed cut the weights into shards, which the penalty cannot "
             "reach: take processes that each have the whole model (infra/accelerate/ddp.yaml), or replay_frac"

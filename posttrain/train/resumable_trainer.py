@@ -181,7 +181,7 @@ def num_tokens(row: Mapping[str, Any]) -> int:
 
 
 def _refuse_deepspeed(at_once: AtOnce) -> None:
-    if os.environ.get("ACCELERATE_USE_DEEPSPEED", "false") == "true":
+    if distributed.is_deepspeed():
         raise ConfigurationError(
             f"model.tokens_at_once is {at_once.tokens}, and DeepSpeed makes an optimizer step after a fixed number of "
             "micro-batches: take model.rows_at_once, or infra/accelerate/ddp.yaml or fsdp.yaml"

@@ -13,12 +13,12 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from posttrain.cli.models import adopt_model
 from posttrain.config.params import ParamsError, parse_params
 from posttrain.data.edits import VerifiedEdit, add_edits
 from posttrain.data.preferences import Pair, Said, Verdict, read_pairs
 from posttrain.data.schemas import read_tasks, read_trajectories
 from posttrain.models.loading import load_codec, load_model, save_model
-from posttrain.pipeline.adopted import adopt
 from posttrain.provenance.runner import StageRun
 from posttrain.report.run_reader import GrpoLine, read_policy_lines
 from posttrain.rewards.total import load_reward
@@ -456,8 +456,8 @@ def test_a_model_that_another_trainer_trained_is_the_policy_with_its_own_weights
 ):
     init_dvc(tmp_path, has_git=False)
     shutil.copytree(trained / "data", tmp_path / "data", ignore=shutil.ignore_patterns("policy*"))
-    adopt(trained / "data/models/policy", tmp_path)
     monkeypatch.chdir(tmp_path)
+    adopt_model(trained / "data/models/policy", "TRL")
     monkeypatch.setenv("WANDB_MODE", "disabled")
     adopted = {"start": "earlier_run", "algorithm": {"type": "none", "trained_by": "TRL"}, "reward_model_weight": 0.0}
     params = parse_params(content | {"train_policy": content["train_policy"] | adopted}, source="params.yaml")
@@ -474,13 +474,14 @@ def test_a_model_that_another_trainer_trained_is_the_policy_with_its_own_weights
         parse_params(content | {"train_policy": content["train_policy"] | adopted}, source="params.yaml")
 
 
-def test_what_is_no_model_or_is_pickled_is_not_adopted(trained, tmp_path):
+def test_what_is_no_model_or_is_pickled_is_not_adopted(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError, match="safetensors"):
-        adopt(tmp_path, tmp_path)
+        adopt_model(tmp_path, "TRL")
     shutil.copytree(trained / "data/models/policy", tmp_path / "model")
     (tmp_path / "model/pytorch_model.bin").write_bytes(b"")
     with pytest.raises(ConfigurationError, match="pickle"):
-        adopt(tmp_path / "model", tmp_path)
+        adopt_model(tmp_path / "model", "TRL")
     assert not (tmp_path / "data").exists()
 
 

@@ -126,7 +126,7 @@ def test_a_part_without_a_row_of_its_own_adds_nothing():
 
 
 def test_the_mean_gain_of_ktos_mismatched_episodes_is_of_the_whole_step(tmp_path):
-    """Of each micro-batch it would be another loss for each number of tokens."""
+    """A mean of each micro-batch would make another loss for each number of tokens."""
     how = {"max_steps": 3, "lr": 0.02, "optimizer": "adamw", "undesirable_weight": 0.01}
     steps = []
     for tokens in (7, 30, 10_000):
