@@ -42,7 +42,8 @@ def train_sft(run: StageRun) -> None:
     demonstrations, dev = (
         [one for row in rows for one in window_rows(row, params.agent.memory)] for rows in (demonstrations, dev)
     )
-    codec, model = load_codec(BASE), load_trainable(BASE, params.model, seed=params.seed)
+    codec, is_by_adapter = load_codec(BASE), params.train_sft.learn == "separate_adapters"
+    model = load_trainable(BASE, params.model, seed=params.seed, has_second_adapter=is_by_adapter)
     with open_run(
         run.checkpoint_dir,
         sinks=wandb_sinks(run, run.checkpoint_dir),

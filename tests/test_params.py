@@ -197,6 +197,7 @@ TWICE = [{"name": "ours:brave", "weight": 0.001}, {"name": "ours:brave", "weight
         ({"reward.weights.completion": 0.9}, "reward", "sum to 1.3, not 1"),
         ({"reward.extra": TWICE}, "reward", "ours:brave stands twice"),
         ({"train_sft.eval_every_steps": 5000}, "train_sft", "max_steps 800"),
+        ({"train_sft.learn": "separate_adapters"}, "train_sft.learn", "LoRA adapter"),
         ({"train_reward_model.checkpoint_every_steps": 25}, "train_reward_model", "max_steps 24"),
         ({"train_process_model.checkpoint_every_steps": 10_000}, "train_process_model", "a killed run"),
         ({"train_policy.checkpoint_every_steps": 89}, "train_policy", "max_steps 88"),

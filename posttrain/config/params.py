@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError
 
 from posttrain.data.params import GenerateDataParams, ResampleDataParams, ValidateDataParams
 from posttrain.evals.params import EvaluateParams
-from posttrain.models.params import PrepareModelParams, PretrainedModel, ScratchModel
+from posttrain.models.params import LoraAdapter, PrepareModelParams, PretrainedModel, ScratchModel
 from posttrain.retrieval.params import TrainRetrieverParams
 from posttrain.rewards.params import RewardParams
 from posttrain.rollout.params import AgentParams
@@ -130,6 +130,10 @@ def parse_params(content: Any, *, source: str) -> Params:
 def _contradictions(params: Params) -> Iterator[Problem]:
     """Contradictions between sections; each section refuses its own."""
     world, preferences = params.world, params.sample_preferences
+    if (learn := params.train_sft.learn) == "separate_adapters" and not isinstance(params.model.adapter, LoraAdapter):
+        reason = "reasoning and calls are each learnt by a LoRA adapter, and model.adapter has none"
+        remedy = "Set model.adapter.type to lora, or learn to alternating"
+        yield Problem("train_sft.learn", "contradiction", reason, remedy, learn)
     has_memory = params.agent.memory.type != "none"
     windowed = "agent.memory" if has_memory else "agent.worker" if params.agent.worker else ""
 

@@ -20,12 +20,20 @@ from posttrain.models.precision import bf16_rescale, compute_dtype
 from posttrain.models.quantization import dense_weight, is_quantised, without_quantisation
 from posttrain.runtime.exits import ConfigurationError
 
+SECOND = "second"  # its adapter's name in PEFT, whose name for the first is "default"
+
 
 def add_lora(
-    model: Any, params: LoraAdapter, *, seed: int, task_type: Literal["CAUSAL_LM", "SEQ_CLS"] = "CAUSAL_LM"
+    model: Any,
+    params: LoraAdapter,
+    *,
+    seed: int,
+    task_type: Literal["CAUSAL_LM", "SEQ_CLS"] = "CAUSAL_LM",
+    has_second: bool = False,
 ) -> Any:
     """The model with adapters on every linear layer whose name ends with one of `target_modules`;
-    only they, and a `SEQ_CLS` head, are trainable.
+    only they, and a `SEQ_CLS` head, are trainable. With `has_second` each layer has two, which are
+    added up.
 
     Raises ConfigurationError where a target matches no layer (PEFT is content with one match), or
     the head: merged into a tied one, adapters would change the embedding.
@@ -42,7 +50,25 @@ def add_lora(
     config = LoraConfig(**rank, lora_dropout=params.dropout, target_modules=targets, task_type=task_type)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return get_peft_model(model, config)
+        adapted = get_peft_model(model, config)
+        if has_second:
+            adapted.add_adapter(SECOND, config)
+            activate_second(adapted)
+        return adapted
+
+
+def activate_second(model: Any) -> None:
+    """Turn on the second adapters beside the first, trainable, where a model has them; transformers
+    loads a checkpoint and leaves the first alone on."""
+    if isinstance(model, PeftModel) and SECOND in model.peft_config:
+        model.base_model.set_adapter(["default", SECOND])
+
+
+def split_by_adapter(model: Any) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The weights of the first adapter, and of the second."""
+    named = [(name, one) for name, one in model.named_parameters() if "lora_" in name]
+    second = [one for name, one in named if f".{SECOND}." in name]
+    return [one for name, one in named if f".{SECOND}." not in name], second
 
 
 def merge_adapters(model: Any) -> Any:
@@ -77,15 +103,14 @@ def _merged(model: Any) -> Any:
 
 
 def _forward(self: Any, x: Tensor) -> Tensor:
-    """One active adapter."""
+    """All active adapters, as one of their ranks together."""
     if self.disable_adapters or self.merged:
         plain: Tensor = type(self).forward(self, x)
         return plain
-    (name,) = self.active_adapters
-    x = x.to(self.compute_dtype)
-    low = functional.linear(self.lora_dropout[name](x), self.lora_A[name].weight.to(x.dtype))
-    up = (self.lora_B[name].weight * self.scaling[name]).to(x.dtype)
-    summed: Tensor = _Product.apply(x, low, up, self.base_layer)  # type: ignore[no-untyped-call]
+    names, x = self.active_adapters, x.to(self.compute_dtype)
+    lows = [functional.linear(self.lora_dropout[name](x), self.lora_A[name].weight.to(x.dtype)) for name in names]
+    ups = [(self.lora_B[name].weight * self.scaling[name]).to(x.dtype) for name in names]
+    summed: Tensor = _Product.apply(x, torch.cat(lows, -1), torch.cat(ups, -1), self.base_layer)  # type: ignore[no-untyped-call]
     return summed
 
 

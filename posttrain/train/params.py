@@ -12,7 +12,8 @@ ObservationWeight = Annotated[float, Field(ge=0)]
 
 class TrainSftParams(OptimizerParams):
     """`learn`: the tokens that a step learns: `all` of the agent's, `no_reasoning`, or by turns all
-    but reasoning, and reasoning (`alternating`). `gradient_cosine_rows`: dev demonstrations on
+    but reasoning, and reasoning (`alternating`), which also may be learnt by a LoRA adapter each
+    (`separate_adapters`, merged at the end). `gradient_cosine_rows`: dev demonstrations on
     which each evaluation measures the cosine of calls' and reasoning's gradients; 0 for none. With
     an `observation_weight`, results of tools are targets too, at that weight per token in
     the mean over the agent's tokens: an implicit world model (Early Experience, arXiv
@@ -27,7 +28,7 @@ class TrainSftParams(OptimizerParams):
     early_stopping_patience: Count
     edit_copies: Annotated[int, Field(ge=0, le=1000, description=SLIP)]
     observation_weight: ObservationWeight = 0.0
-    learn: Literal["all", "no_reasoning", "alternating"] = "all"
+    learn: Literal["all", "no_reasoning", "alternating", "separate_adapters"] = "all"
     gradient_cosine_rows: Annotated[int, Field(ge=0, le=10_000, description=SLIP)] = 0
 
     @model_validator(mode="after")

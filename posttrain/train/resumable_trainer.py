@@ -31,6 +31,7 @@ from transformers.utils import logging
 from posttrain.models import distributed, sharding
 from posttrain.models.cpu_kernels import fast_products
 from posttrain.models.loading import CHECKPOINTING
+from posttrain.models.lora import activate_second
 from posttrain.models.micro_batches import NO_LIMIT, AtOnce, cut_alike, dealt
 from posttrain.models.optimizers import optimizer_of
 from posttrain.models.params import OptimizerParams
@@ -413,6 +414,7 @@ class Resumable(Trainer):  # type: ignore[misc]  # transformers is untyped
                 sharding.read_weights_in_turn(self.model, weights)
         else:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
+            activate_second(self.model)
 
     def _sound(self, checkpoint: Path) -> Path:
         """The checkpoint of that name in the run's folder, which may have moved; all processes

@@ -27,6 +27,7 @@ from trl import SFTConfig, SFTTrainer
 from posttrain.data.schemas import TrajectoryRow
 from posttrain.models.codec import CALL, NONE, OBSERVED, REASONING, ChatCodec, TokenRow
 from posttrain.models.distributed import count, gather, index, parts_of
+from posttrain.models.lora import split_by_adapter
 from posttrain.models.micro_batches import AtOnce, cut_by_length
 from posttrain.models.parts import add_gradients, is_small_on_cpu
 from posttrain.models.token_logprobs import IGNORED, agent_logprobs, labels_of, pad_right
@@ -177,6 +178,7 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
         self._patience = params.early_stopping_patience
         self._observation_weight, self._ewc = params.observation_weight, ewc
         self._sums, self._num_cosine_rows = _CategorySums(), params.gradient_cosine_rows
+        self._adapters = split_by_adapter(self.model) if params.learn == "separate_adapters" else None
 
     def is_over(self, state: TrainerState) -> bool:
         return super().is_over(state) or has_stopped_improving(_eval_losses(state), self._patience)
@@ -186,6 +188,9 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
     ) -> Tensor:
         """Gradients of a step's rows and, with the last of them, of the penalty."""
         loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
+        if self._adapters is not None:  # the first learns in even steps, see `_in_turns`
+            for weight in self._adapters[1 - self.state.global_step % 2]:
+                weight.grad = None
         if self._ewc is not None and self.accelerator.sync_gradients:
             loss = loss + self._ewc.add_gradients(self.model)
         return loss

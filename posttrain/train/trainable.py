@@ -27,11 +27,14 @@ from posttrain.models.sharding import loaded_once, place_for_training, quantizat
 from posttrain.models.token_logprobs import refuse_unknown_head
 
 
-def load_trainable(path: Path, params: ScratchModel | PretrainedModel, *, seed: int) -> Any:
+def load_trainable(
+    path: Path, params: ScratchModel | PretrainedModel, *, seed: int, has_second_adapter: bool = False
+) -> Any:
     """The causal LM of a folder, ready for a trainer; `seed` draws the adapters. Raises
     ConfigurationError where its logits are not what the losses would take for them."""
     quantization = quantization_of(params)
-    return prepared(loaded_once(lambda: _load(path, params, quantization)), params, seed=seed)
+    model = loaded_once(lambda: _load(path, params, quantization))
+    return prepared(model, params, seed=seed, has_second_adapter=has_second_adapter)
 
 
 def prepared(
@@ -40,13 +43,14 @@ def prepared(
     *,
     seed: int,
     task_type: Literal["CAUSAL_LM", "SEQ_CLS"] = "CAUSAL_LM",
+    has_second_adapter: bool = False,
 ) -> Any:
     """The model with what the knobs add to it, under FSDP a shard of it in each process."""
     model = computing_in(model, params.dtype)
     if params.gradient_checkpointing:
         use_gradient_checkpointing(model)
     if isinstance(params.adapter, LoraAdapter):
-        model = add_lora(model, params.adapter, seed=seed, task_type=task_type)
+        model = add_lora(model, params.adapter, seed=seed, task_type=task_type, has_second=has_second_adapter)
         model = model if params.dtype == "float32" else round_lora_once(model, getattr(torch, params.dtype))
     return sharded(model)
 

@@ -9,7 +9,7 @@ from transformers import (
 )
 
 from posttrain.models.loading import load_model
-from posttrain.models.lora import add_lora, merge_adapters
+from posttrain.models.lora import activate_second, add_lora, merge_adapters, round_lora_once, split_by_adapter
 from posttrain.models.optimizers import build_optimizer
 from posttrain.models.params import LIKE_QWEN3, LINEAR_LAYERS, LoraAdapter
 from posttrain.runtime.exits import ConfigurationError
@@ -66,3 +66,24 @@ def test_the_layers_that_knobs_are_held_against_are_those_of_the_policy_and_the_
         made = [one.from_config(config) for one in (AutoModelForCausalLM, AutoModelForSequenceClassification)]
     named = [{name for name, one in model.named_modules() if isinstance(one, torch.nn.Linear)} for model in made]
     assert named[0] & named[1] == {f"model.layers.{index}.{name}" for index in range(2) for name in LINEAR_LAYERS}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_two_adapters_are_added_up_alike_before_and_after_they_are_merged(
+    qwen_folder: Path, dtype: torch.dtype
+) -> None:
+    model = add_lora(load_model(qwen_folder), LORA, seed=1, has_second=True)
+    torch.manual_seed(0)
+    for part in split_by_adapter(model):
+        for weight in part:
+            torch.nn.init.normal_(weight, std=0.2)
+    if dtype == torch.bfloat16:
+        round_lora_once(model.to(dtype), dtype)
+    adapted = model(IDS).logits.float()
+    first_alone = model.base_model.set_adapter("default") or model(IDS).logits.float()
+    activate_second(model)
+    merged = merge_adapters(model)(IDS).logits.float()
+
+    close = {"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {"atol": 0.05, "rtol": 0.05}
+    torch.testing.assert_close(merged, adapted, **close)
+    assert not torch.allclose(first_alone, adapted, atol=0.1)

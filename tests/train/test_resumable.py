@@ -14,7 +14,7 @@ DEATHS = [Death(after=2), Death(after=7), Death(in_save=4), Death(in_save=8), De
 KILLED = -signal.SIGKILL
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", [*ALGORITHMS, "sft_by_adapter"])
 def test_adapters_are_trained_alone_and_resume_to_the_same_bytes(algorithm, tmp_path):
     code, expected = train(algorithm, tmp_path / "whole", is_adapted=True)
     train(algorithm, tmp_path / "cut", Death(after=7), is_adapted=True)

@@ -3,11 +3,12 @@ import math
 
 import pytest
 import torch
-from tiny import copy_rows, tiny_model
+from tiny import copy_rows, tiny_adapted_model, tiny_model
 from tiny_runs import digest_of, run_here, train
 
 from posttrain.models import distributed
 from posttrain.models.codec import TokenRow
+from posttrain.models.lora import split_by_adapter
 from posttrain.train import sft
 from posttrain.train.gradient_conflict import cosine_names, gradient_cosines
 from posttrain.train.sft import _collated, _dataset, has_stopped_improving
@@ -177,3 +178,25 @@ def test_reasoning_is_left_out_or_learnt_in_steps_of_its_own(tmp_path):
     assert [line["loss_call"] is None for line in steps] == [False, True, False, True]
     assert steps[0]["loss"] == lines[0]["loss"]
     assert any("grad_cosine" in line for line in turns)
+
+
+def test_calls_and_reasoning_are_each_learnt_by_an_adapter_in_steps_of_its_own(tmp_path):
+    def after(num_steps):
+        model = tiny_adapted_model(has_second=True)
+        knobs = {"lr": 1e-2, "lr_warmup_frac": 0.0, "lr_schedule": "constant", "eval_every_steps": num_steps}
+        how = {"learn": "separate_adapters", "optimizer": "adamw", "max_steps": num_steps}
+        rows, kinds = [THINKING] * 8, ["tool_selection"] * 8
+        run_here("sft", tmp_path / str(num_steps), model, rows=rows, kinds=kinds, dev_rows=[THINKING], **knobs | how)
+        return split_by_adapter(model)
+
+    start, one, two, three = split_by_adapter(tiny_adapted_model(has_second=True)), after(1), after(2), after(3)
+    assert are_equal(one[1], start[1])
+    assert not are_equal(one[0], start[0])
+    assert are_equal(two[0], one[0])
+    assert not are_equal(two[1], one[1])
+    assert are_equal(three[1], two[1])
+    assert not are_equal(three[0], two[0])
+
+
+def are_equal(one, other):
+    return all(ours.equal(theirs) for ours, theirs in zip(one, other, strict=True))

@@ -46,14 +46,15 @@ def tiny_model(seed=0):
     return Qwen3ForCausalLM(tiny_config()).eval()
 
 
-def tiny_adapted_model(task_type="CAUSAL_LM", seed=0):
+def tiny_adapted_model(task_type="CAUSAL_LM", seed=0, *, has_second=False):
     """Qwen2's architecture under adapters, as a team would fine-tune a pretrained model."""
     torch.manual_seed(seed)
     model_class = Qwen2ForCausalLM if task_type == "CAUSAL_LM" else Qwen2ForSequenceClassification
     params = LoraAdapter(
         type="lora", r=4, alpha=8, dropout=0.1, target_modules=["q_proj", "v_proj", "up_proj", "down_proj"]
     )
-    return add_lora(model_class(Qwen2Config(**CONFIG, **OF_WORDS)).eval(), params, seed=seed, task_type=task_type)
+    model = model_class(Qwen2Config(**CONFIG, **OF_WORDS)).eval()
+    return add_lora(model, params, seed=seed, task_type=task_type, has_second=has_second)
 
 
 def tiny_reward_model(seed=0):

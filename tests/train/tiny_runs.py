@@ -347,6 +347,7 @@ def run_process_model(run: TrainingRun, model, **changes):
 
 RUNS = {
     "sft": run_sft,
+    "sft_by_adapter": lambda run, model: run_sft(run, model, learn="separate_adapters"),
     "sft_on_wrong_dev": run_sft_on_wrong_dev,
     "online": run_online,
     "rejection_sampling": run_rejection_sampling,
@@ -379,6 +380,8 @@ def make_model(algorithm, *, is_adapted):
         return tiny_adapted_model("SEQ_CLS") if is_adapted else tiny_reward_model()
     if algorithm in ("held", "merged"):
         return None
+    if algorithm == "sft_by_adapter":
+        return tiny_adapted_model(has_second=True)
     if algorithm == "served":
         return server_model(is_adapted=is_adapted)
     if algorithm == "two_policies":
