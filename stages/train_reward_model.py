@@ -17,13 +17,13 @@ from posttrain.models.distributed import is_sharded
 from posttrain.models.loading import load_codec
 from posttrain.models.params import at_once_of
 from posttrain.provenance.runner import StageRun, run_stage
-from posttrain.runtime.exits import DataError
+from posttrain.runtime.exits import ConfigurationError, DataError
 from posttrain.tracking.wandb_sink import wandb_sinks
 from posttrain.train.episode_tokens import token_rows
-from posttrain.train.preference_pairs import all_pairs_of, group_by_task
+from posttrain.train.preference_pairs import all_pairs_of, group_by_task, orders_of
 from posttrain.train.resumable_trainer import open_run
 from posttrain.train.reward_ensemble import RewardModels, member_folder, scale_of, write_scale
-from posttrain.train.reward_model import load_reward_model, new_reward_model
+from posttrain.train.reward_model import fold_heads, head_scores, load_reward_model, new_reward_model
 from posttrain.train.reward_model import train_reward_model as train
 from posttrain.train.reward_model_quality import (
     accuracy_interval,
@@ -68,13 +68,15 @@ def train_reward_model(run: StageRun) -> None:
     codec = load_codec(SFT)
     chosen, rejected = (token_rows([getattr(pair, side) for pair in seen], codec) for side in ("chosen", "rejected"))
     rows = list(zip(chosen, rejected, strict=True))
+    orders = _orders(seen, list(settings.heads))
     members, scales = [], []
+    by_head: dict[str, Any] = {}
     if run.is_first:
         shutil.rmtree(MODEL, ignore_errors=True)  # members of another run
     for number in range(1, settings.num_members + 1):
         drawn = _bootstrap(seen, number, seed=params.seed) if settings.num_members > 1 else range(len(seen))
         folder = run.checkpoint_dir if number == 1 else run.checkpoint_dir / f"member-{number}"
-        model = new_reward_model(SFT, params.model, seed=params.seed)
+        model = new_reward_model(SFT, params.model, seed=params.seed, num_heads=max(1, len(settings.heads)))
         with open_run(
             folder,
             sinks=wandb_sinks(run, run.checkpoint_dir) if number == 1 else (),
@@ -86,11 +88,15 @@ def train_reward_model(run: StageRun) -> None:
                 codec.tokenizer,
                 pairs=[rows[place] for place in drawn],
                 weights=[seen[place].weight for place in drawn],
+                orders=[orders[place] for place in drawn],
                 params=settings,
                 seed=params.seed + number - 1,
                 run=training,
             )
         model.eval()
+        if settings.heads:
+            by_head = by_head or _judge_heads(model, codec, held_out, list(settings.heads))
+            model = fold_heads(model, list(settings.heads.values()))
         if is_sharded():
             # the first process judges by the whole model
             save_trained(model, codec.tokenizer, member_folder(MODEL, number))
@@ -103,7 +109,39 @@ def train_reward_model(run: StageRun) -> None:
             write_scale(member_folder(MODEL, number), scales[-1])
     if run.is_first:
         judged = _judge(RewardModels(members, scales), codec, seen, held_out, held_out_groups)
-        write_json(SUMMARY, {"num_held_out_tasks": len(held_out_tasks), **judged})
+        write_json(SUMMARY, {"num_held_out_tasks": len(held_out_tasks), **judged, **by_head})
+
+
+def _orders(pairs: Sequence[Pair], heads: Sequence[str]) -> list[list[float]]:
+    """Of all pairs by each head. Raises ConfigurationError for a head that no pair teaches."""
+    if heads and is_sharded():
+        raise ConfigurationError("train_reward_model.heads are not learnt under FSDP: take ddp.yaml, or no heads")
+    orders = [orders_of(pair, heads) for pair in pairs]
+    for place, head in enumerate(heads):
+        if not any(order[place] for order in orders):
+            known = dict.fromkeys(name for pair in pairs for name in pair.chosen.trajectory.scores)
+            raise ConfigurationError(
+                f"train_reward_model.heads has {head}, and no pair of {PAIRS} differs in it: their episodes have "
+                f"{', '.join(known) or 'no scores'}"
+            )
+    return orders
+
+
+def _judge_heads(model: Any, codec: ChatCodec, held_out: Sequence[Pair], heads: Sequence[str]) -> dict[str, Any]:
+    """How often each head has the held-out pairs in order that differ in its score."""
+    orders_N_K = np.array([orders_of(pair, heads) for pair in held_out])
+    chosen_N_K, rejected_N_K = (
+        head_scores(model, [row.input_ids for row in token_rows([getattr(pair, side) for pair in held_out], codec)])
+        for side in ("chosen", "rejected")
+    )
+    found = {}
+    for place, head in enumerate(heads):
+        told = np.flatnonzero(orders_N_K[:, place]).tolist()
+        margins = (orders_N_K * (chosen_N_K - rejected_N_K))[told, place].tolist()
+        low, high = accuracy_interval(margins, [held_out[one].chosen.trajectory.task_id for one in told])
+        figures = {"accuracy": pair_accuracy(margins), "accuracy_low": low, "accuracy_high": high}
+        found[head] = {"num_pairs": len(told), **(figures if margins else {})}
+    return {"heads": found}
 
 
 def _bootstrap(pairs: Sequence[Pair], number: int, *, seed: int) -> list[int]:

@@ -95,7 +95,9 @@ class SamplePreferencesParams(Section):
 
 class TrainRewardModelParams(Section):
     """`num_members` above 1 are an ensemble: each learns from another draw of the tasks, with
-    replacement."""
+    replacement. `heads`: scores of the reward by name, each of which gets a head of its own, and
+    their weights in the model's score; none is one head that learns which of a pair is the
+    better."""
 
     max_steps: Count
     batch_size: SmallCount
@@ -103,6 +105,7 @@ class TrainRewardModelParams(Section):
     holdout_frac: Annotated[float, Field(gt=0, lt=1)]
     checkpoint_every_steps: Count
     num_members: SmallCount = 1
+    heads: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _writes_checkpoints(self) -> Self:

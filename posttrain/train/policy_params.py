@@ -116,13 +116,15 @@ class TaskPart(Section):
 
 class RefreshParams(Section):
     """After every `every_steps` steps the reward models take `max_steps` optimizer steps of
-    `batch_size` pairs of the episodes since the last time."""
+    `batch_size` pairs of the episodes since the last time. `by`: the score that says which episode
+    is the better, such as a judge's `judge_task`; null is the reward."""
 
     example: ClassVar[str] = "{every_steps: 20, max_steps: 10, batch_size: 32, lr: 3.0e-4}"
     every_steps: Count
     max_steps: Count
     batch_size: SmallCount
     lr: Annotated[float, Field(gt=0)]
+    by: str | None = None
 
 
 class TrainPolicyParams(OptimizerParams):

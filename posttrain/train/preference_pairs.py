@@ -5,7 +5,8 @@ task gives one pair; more of them would share their episodes and count its mista
 The best and the worst show most surely which is better, the closest what makes the difference.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Literal
 
@@ -46,6 +47,14 @@ def all_pairs_of(group: Sequence[TrajectoryRow]) -> list[Pair]:
     """Every two episodes of a task whose rewards differ, the better first, to judge by."""
     kept = [row for row in group if not row.trajectory.is_aborted]
     return [pair for one in kept for other in kept if reward_gap(pair := Pair(one, other)) > ROUNDING]
+
+
+def orders_of(pair: Pair, heads: Collection[str]) -> list[float]:
+    """For each score in `heads`: 1 where the chosen has more of it, -1 where less, 0 where as
+    much, or where one of the two was not scored."""
+    sides = pair.chosen.trajectory.scores, pair.rejected.trajectory.scores
+    gaps = [sides[0][name] - sides[1][name] if all(name in one for one in sides) else 0.0 for name in heads]
+    return [0.0 if abs(gap) <= ROUNDING else math.copysign(1.0, gap) for gap in gaps]
 
 
 def refuse_no_pairs(pairs: Sequence[Pair], *, num_tasks: int, num_samples: int) -> None:

@@ -3,23 +3,30 @@
 TRL's `RewardTrainer` (Bradley-Terry: P(a above b) = sigmoid(score a - score b)), a linear head on
 the last token of the whole episode, tool results included, on the body of the SFT model. Scores
 have no zero and no unit: only differences mean something.
+
+With several heads each learns the order of one score of the reward (multi-objective reward models,
+arXiv 2406.12845), and their weighted sum is the model's score. Heads are linear, so that a trained
+model is written with that sum as its one head.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from datasets import Dataset
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 from transformers import AutoModelForSequenceClassification
 from trl import RewardConfig, RewardTrainer
 
 from posttrain.models import distributed
 from posttrain.models.codec import TokenRow
-from posttrain.models.distributed import parts_of
+from posttrain.models.distributed import gather, parts_of
 from posttrain.models.loading import load_sound
+from posttrain.models.lora import merge_adapters
 from posttrain.models.params import Dtype, OptimizerParams, PretrainedModel, Quantization, ScratchModel
 from posttrain.models.precision import loaded_dtype
 from posttrain.models.quantization import quantised, unpacked
@@ -46,12 +53,12 @@ def load_shared_model(path: Path, *, dtype: Dtype = "float32") -> Any:
     return sharded(loaded_once(lambda: _load(path, dtype, "none")))
 
 
-def new_reward_model(path: Path, params: ScratchModel | PretrainedModel, *, seed: int) -> Any:
-    """The body of the causal LM in `path` under a fresh head, ready for the trainer."""
+def new_reward_model(path: Path, params: ScratchModel | PretrainedModel, *, seed: int, num_heads: int = 1) -> Any:
+    """The body of the causal LM in `path` under fresh heads, ready for the trainer."""
     quantization = quantization_of(params)
 
     def load() -> Any:
-        model = _load(path, loaded_dtype(params), quantization)
+        model = _load(path, loaded_dtype(params), quantization, num_heads)
         model = place_for_training(model) if quantization == "none" else model
         model.score.float()  # learnt whole, whatever is frozen beneath
         with torch.no_grad():
@@ -61,10 +68,10 @@ def new_reward_model(path: Path, params: ScratchModel | PretrainedModel, *, seed
     return prepared(loaded_once(load), params, seed=seed, task_type="SEQ_CLS")
 
 
-def _load(path: Path, dtype: Dtype, quantization: Quantization) -> Any:
-    how = {} if quantization == "none" else quantised(quantization, dtype)
-    model = load_sound(AutoModelForSequenceClassification, path, dtype=dtype, new={"score.weight"}, num_labels=1, **how)
-    return unpacked(model) if how else model
+def _load(path: Path, dtype: Dtype, quantization: Quantization, num_heads: int = 1) -> Any:
+    how = {"num_labels": num_heads} | ({} if quantization == "none" else quantised(quantization, dtype))
+    model = load_sound(AutoModelForSequenceClassification, path, dtype=dtype, new={"score.weight"}, **how)
+    return model if quantization == "none" else unpacked(model)
 
 
 def train_reward_model(
@@ -73,12 +80,14 @@ def train_reward_model(
     *,
     pairs: Sequence[tuple[TokenRow, TokenRow]],
     weights: Sequence[float] = (),
+    orders: Sequence[Sequence[float]] = (),
     params: TrainRewardModelParams,
     seed: int,
     run: TrainingRun,
 ) -> None:
     """Train `model` in place on (chosen, rejected) pairs in shuffled passes, drawn by their
-    `weights` (none: all alike). Resumes from `run.checkpoint`."""
+    `weights` (none: all alike). `orders` are each pair's by `params.heads`, as `heads_loss` takes
+    them. Resumes from `run.checkpoint`."""
     num_parts, pairs_per_part = parts_of(params.batch_size, "train_reward_model.batch_size", run.at_once.in_pairs)
     lengths = [max(len(row.input_ids) for row in pair) for pair in pairs]
     optimizer_params = OptimizerParams(lr=params.lr, optimizer="adamw")
@@ -95,10 +104,12 @@ def train_reward_model(
         gradient_accumulation_steps=num_parts,
         max_length=None,
     )
-    columns = {
+    columns: dict[str, list[Any]] = {
         "chosen_ids": [chosen.input_ids for chosen, _ in pairs],
         "rejected_ids": [rejected.input_ids for _, rejected in pairs],
     }
+    if params.heads:
+        columns["orders"] = [list(one) for one in orders]
     trainer = _RewardModel(
         model=model,
         args=arguments,
@@ -108,28 +119,60 @@ def train_reward_model(
         processing_class=tokenizer,
         optimizer_params=optimizer_params,
         run=run,
+        head_weights=list(params.heads.values()),
     )
     trainer.train_or_resume()
 
 
+def heads_loss(margins_N_K: Tensor, orders_N_K: Tensor, weights_K: Tensor) -> Tensor:
+    """Mean over pairs of the sum over heads of weight · -log sigmoid(order · margin). A margin is
+    the chosen's score less the rejected's; an order is 1 where the chosen is the better by that
+    head, -1 where it is the worse, and 0 where it is neither, which costs nothing. A pair without
+    any order is learnt by its weighted margin."""
+    own_N = torch.where(orders_N_K != 0, -logsigmoid(orders_N_K * margins_N_K), 0.0) @ weights_K
+    whole_N = -logsigmoid(margins_N_K @ weights_K)
+    return torch.where((orders_N_K != 0).any(1), own_N, whole_N).mean()
+
+
+def fold_heads(model: Any, weights: Sequence[float]) -> Any:
+    """The model with the weighted sum of its heads as the only one."""
+    model = merge_adapters(model)
+    with torch.no_grad():
+        summed = torch.tensor(weights, dtype=model.score.weight.dtype, device=model.device) @ model.score.weight
+        model.score = torch.nn.Linear(len(summed), 1, bias=False, device=summed.device, dtype=summed.dtype)
+        model.score.weight.copy_(summed[None])
+    model.num_labels = model.config.num_labels = 1
+    return model.eval()
+
+
 def batch_scores(model: Any, token_ids_N: Sequence[Sequence[int]]) -> Tensor:
-    """Scores of one batch, (N,), with their gradient where that is on."""
+    """Scores of one batch by the first head, (N,), with their gradient where that is on."""
+    return _batch_logits(model, token_ids_N)[:, 0]
+
+
+def _batch_logits(model: Any, token_ids_N: Sequence[Sequence[int]]) -> Tensor:
     logits: Tensor = model(
         input_ids=pad_right(token_ids_N, model.config.pad_token_id).to(model.device),
         attention_mask=pad_right([[1] * len(ids) for ids in token_ids_N], 0).to(model.device),
     ).logits
-    return logits[:, 0]
+    return logits
 
 
 def score_episodes(model: Any, token_ids_N: Sequence[Sequence[int]]) -> list[float]:
+    """Scores by the first head."""
+    return [float(score) for score in head_scores(model, token_ids_N)[:, 0]]
+
+
+def head_scores(model: Any, token_ids_N: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+    """Scores of each head, shape (N, K)."""
     # those of one length stand together in a batch: little of it is padding
     order = np.argsort([len(token_ids) for token_ids in token_ids_N], kind="stable")
-    scores = np.empty(len(token_ids_N))
+    scores = np.empty((len(token_ids_N), model.score.out_features))
     for start in range(0, len(order), SCORE_BATCH_SIZE):
         rows = order[start : start + SCORE_BATCH_SIZE]
         with torch.no_grad():
-            scores[rows] = batch_scores(model, [token_ids_N[row] for row in rows]).double().cpu().numpy()
-    return [float(score) for score in scores]
+            scores[rows] = _batch_logits(model, [token_ids_N[row] for row in rows]).double().cpu().numpy()
+    return scores
 
 
 class _RewardModel(Resumable, RewardTrainer):  # type: ignore[misc]  # trl is untyped
@@ -143,3 +186,36 @@ class _RewardModel(Resumable, RewardTrainer):  # type: ignore[misc]  # trl is un
         "accuracy": "pair_accuracy",
         "margin": "margin",
     }
+
+    def __init__(self, *, head_weights: Sequence[float], **kwargs: Any) -> None:
+        kwargs["model"].config.num_labels = 1  # TRL refuses to train more; the head stays as wide as it is
+        super().__init__(**kwargs)
+        self._head_weights = torch.tensor(head_weights, device=self.args.device)
+        if head_weights:
+            self.collate, self.data_collator = (
+                _WithOrders(one) if one is self.collate else one for one in (self.collate, self.data_collator)
+            )
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        if not len(self._head_weights):
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        ids, is_read = inputs["input_ids"], inputs["attention_mask"]
+        chosen_N_K, rejected_N_K = model(input_ids=ids, attention_mask=is_read, use_cache=False).logits.chunk(2)
+        margins_N_K = chosen_N_K - rejected_N_K
+        with torch.no_grad():
+            margins_N = margins_N_K @ self._head_weights
+            for name, values_N in {"accuracy": (margins_N > 0).float(), "margin": margins_N}.items():
+                self._metrics["train"][name].append(np.mean(gather(float(values_N.mean()))))
+        return heads_loss(margins_N_K, inputs["orders"], self._head_weights)
+
+
+class _WithOrders:
+    """A collator of pairs that keeps their orders by head, (N, K)."""
+
+    def __init__(self, collate: Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]) -> None:
+        self._collate = collate
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return {**self._collate(rows), "orders": torch.tensor([row["orders"] for row in rows])}

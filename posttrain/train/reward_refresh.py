@@ -2,8 +2,8 @@
 
 A policy leaves the episodes that its reward model learnt from, and finds what the model is wrong
 about there. Every few steps the members learn pairs of the latest episodes, the best and the worst
-of each group by the world's own reward, by the Bradley-Terry loss -log sigmoid(score of the better
-- score of the worse)."""
+of each group by the reward or by one of its scores, by the Bradley-Terry loss -log sigmoid(score of
+the better - score of the worse)."""
 
 import json
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from torch.nn.functional import logsigmoid
 
 from posttrain.evals.groups import are_equal
 from posttrain.models import distributed
+from posttrain.runtime.exits import ConfigurationError
 from posttrain.train.advantages.groups import EpisodeGroup
 from posttrain.train.policy_params import RefreshParams
 from posttrain.train.reward_ensemble import RewardModels
@@ -36,7 +37,7 @@ class RewardRefresh:
     def observe(self, step: int, groups: Sequence[EpisodeGroup]) -> dict[str, float]:
         """Keep a pair of each group, and learn where step `step`, from 1, is one for it. Returns
         `reward_model_accuracy`, the share of the new pairs that the models had in order."""
-        new = [pair for group in groups if (pair := _pair_of(group)) is not None]
+        new = [pair for group in groups if (pair := _pair_of(group, self._params.by)) is not None]
         self._pairs += new
         if step % self._params.every_steps or not self._pairs:
             return {}
@@ -72,9 +73,14 @@ class RewardRefresh:
         model.eval()
 
 
-def _pair_of(group: EpisodeGroup) -> Pair | None:
+def _pair_of(group: EpisodeGroup, by: str | None) -> Pair | None:
     kept = [one for one in group.episodes if not one.is_aborted]
-    rewards = [one.rule_reward for one in kept]
+    if by is not None and (unknown := [one for one in kept if by not in one.trajectory.scores]):
+        raise ConfigurationError(
+            f"train_policy.reward_model_refresh.by is {by}, and an episode has the scores "
+            f"{', '.join(unknown[0].trajectory.scores)}"
+        )
+    rewards = [one.rule_reward if by is None else one.trajectory.scores[by] for one in kept]
     if len(kept) < 2 or are_equal(rewards):
         return None
     better, worse = (kept[int(place)].trajectory.token_ids for place in (np.argmax(rewards), np.argmin(rewards)))

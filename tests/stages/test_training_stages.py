@@ -4,6 +4,7 @@ chat template, adapters folded in after each."""
 import contextlib
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,8 +17,8 @@ from safetensors.torch import load_file
 from posttrain.cli.models import adopt_model
 from posttrain.config.params import ParamsError, parse_params
 from posttrain.data.edits import VerifiedEdit, add_edits
-from posttrain.data.preferences import Pair, Said, Verdict, read_pairs
-from posttrain.data.schemas import read_tasks, read_trajectories
+from posttrain.data.preferences import Pair, Said, Verdict, read_pairs, write_pairs
+from posttrain.data.schemas import read_tasks, read_trajectories, write_trajectories
 from posttrain.models.loading import load_codec, load_model, save_model
 from posttrain.provenance.runner import StageRun
 from posttrain.report.run_reader import GrpoLine, read_policy_lines
@@ -228,6 +229,35 @@ def test_reward_models_learn_on_from_the_policys_episodes(trained, content, tmp_
     learnt = load_file(last / "reward-1.safetensors")
     before = load_file(Path("data/policy_inputs/reward_model/model.safetensors"))
     assert any(not torch.equal(learnt[name], before[name]) for name in before)
+
+
+def test_heads_by_score_are_written_as_one_and_judged_each(trained, content, tmp_path, monkeypatch):
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+
+    def marked(row):
+        kind = 1 / (1 + np.exp(-row.trajectory.reward))
+        return replace(row, trajectory=replace(row.trajectory, scores={"kind": kind, "curt": 1 - kind}))
+
+    def learn(**heads):
+        knobs = content["train_reward_model"] | {"heads": heads}
+        params = parse_params(content | {"train_reward_model": knobs}, source="params.yaml")
+        train_reward_model(StageRun("train_reward_model", "", params, Path(f"checkpoints/{len(heads)}")))
+        return json.loads(Path("reports/train_reward_model/summary.json").read_text())
+
+    samples, pairs = (Path("data/preferences", f"{name}.parquet") for name in ("samples", "pairs"))
+    write_trajectories(samples, map(marked, read_trajectories(samples)))
+    write_pairs(pairs, [Pair(marked(one.chosen), marked(one.rejected)) for one in read_pairs(pairs)])
+    summary = learn(kind=0.7, curt=0.3)
+    assert [one["num_pairs"] for one in summary["heads"].values()] == [summary["num_held_out_pairs"]] * 2
+    assert all(one["accuracy_low"] <= one["accuracy"] <= one["accuracy_high"] for one in summary["heads"].values())
+    head = load_file(Path("data/models/reward/model.safetensors"))["score.weight"]
+    assert head.shape[0] == 1
+    assert head.any()
+    with pytest.raises(ConfigurationError, match="heads has brave, and no pair of .* differs in it: .* curt, kind"):
+        learn(brave=1.0)
 
 
 def test_an_ensemble_alone_rewards_the_policy(trained, content, tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import torch
 import yaml
 from tiny import copy_rows, tiny_reward_model, word_task
 
+from posttrain.runtime.exits import ConfigurationError
 from posttrain.train.advantages.groups import EpisodeGroup
 from posttrain.train.policy_params import RefreshParams, TrainPolicyParams
 from posttrain.train.reward_bound import LessVarianceBound, MeanBound, MinBound
@@ -120,3 +121,24 @@ def test_a_refresh_without_a_reward_model_is_refused(repository):
     with pytest.raises(ValueError, match="reward_model_refresh is set"):
         TrainPolicyParams.model_validate({**knobs, "reward_model_refresh": refresh})
     TrainPolicyParams.model_validate({**knobs, "reward_model_refresh": refresh, "reward_model_weight": 1.0})
+
+
+def test_a_refresh_may_go_by_a_score_that_says_otherwise_than_the_reward():
+    def group(number):
+        made = group_of(number)
+        marks = ({"judge_task": 0.0}, {"judge_task": 1.0})
+        scored = [
+            replace(one, trajectory=replace(one.trajectory, scores=mark))
+            for one, mark in zip(made.episodes, marks, strict=True)
+        ]
+        return EpisodeGroup(made.task, scored)
+
+    model, groups = tiny_reward_model().eval(), [group(number) for number in range(6)]
+    refresh = refresh_of(model, by="judge_task")
+    for step in (1, 2, 3, 4):
+        metrics = refresh.observe(step, groups)
+    assert metrics == {"reward_model_accuracy": 1.0}
+    better, worse = (score_episodes(model, [list(one.trajectory.token_ids)])[0] for one in groups[0].episodes[::-1])
+    assert better > worse
+    with pytest.raises(ConfigurationError, match="by is judge_safety, and an episode has the scores judge_task"):
+        refresh_of(model, by="judge_safety").observe(1, groups)

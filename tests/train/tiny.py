@@ -37,8 +37,8 @@ def tiny_tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<end>")
 
 
-def tiny_config():
-    return Qwen3Config(**CONFIG, **OF_WORDS, head_dim=8, tie_word_embeddings=True)
+def tiny_config(**changes):
+    return Qwen3Config(**CONFIG, **(OF_WORDS | changes), head_dim=8, tie_word_embeddings=True)
 
 
 def tiny_model(seed=0):
@@ -46,20 +46,20 @@ def tiny_model(seed=0):
     return Qwen3ForCausalLM(tiny_config()).eval()
 
 
-def tiny_adapted_model(task_type="CAUSAL_LM", seed=0, *, has_second=False):
+def tiny_adapted_model(task_type="CAUSAL_LM", seed=0, *, has_second=False, **changes):
     """Qwen2's architecture under adapters, as a team would fine-tune a pretrained model."""
     torch.manual_seed(seed)
     model_class = Qwen2ForCausalLM if task_type == "CAUSAL_LM" else Qwen2ForSequenceClassification
     params = LoraAdapter(
         type="lora", r=4, alpha=8, dropout=0.1, target_modules=["q_proj", "v_proj", "up_proj", "down_proj"]
     )
-    model = model_class(Qwen2Config(**CONFIG, **OF_WORDS)).eval()
+    model = model_class(Qwen2Config(**CONFIG, **(OF_WORDS | changes))).eval()
     return add_lora(model, params, seed=seed, task_type=task_type, has_second=has_second)
 
 
-def tiny_reward_model(seed=0):
+def tiny_reward_model(seed=0, **changes):
     torch.manual_seed(seed)
-    return Qwen3ForSequenceClassification(tiny_config()).eval()
+    return Qwen3ForSequenceClassification(tiny_config(**changes)).eval()
 
 
 def copy_row(rng):

@@ -313,12 +313,13 @@ def _run_on_pairs(section, knobs, run, model, *, pairs=None, **changes):
     train_on_pairs(training, section.model_validate({"max_steps": 12, "batch_size": 8} | knobs | changes))
 
 
-def run_reward_model(run: TrainingRun, model, **changes):
+def run_reward_model(run: TrainingRun, model, *, orders=(), **changes):
     values = {"max_steps": 12, "batch_size": 8, "lr": 1e-2, "holdout_frac": 0.2, "checkpoint_every_steps": 4}
     train_reward_model(
         model,
         tiny_tokenizer(),
         pairs=pairs_of_copies(),
+        orders=orders,
         params=TrainRewardModelParams.model_validate(values | changes),
         seed=1,
         run=run,
