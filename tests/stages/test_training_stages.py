@@ -256,7 +256,7 @@ def test_heads_by_score_are_written_as_one_and_judged_each(trained, content, tmp
     head = load_file(Path("data/models/reward/model.safetensors"))["score.weight"]
     assert head.shape[0] == 1
     assert head.any()
-    with pytest.raises(ConfigurationError, match="heads has brave, and no pair of .* differs in it: .* curt, kind"):
+    with pytest.raises(ConfigurationError, match=r"heads has brave, and no pair of .* differs in it: .* curt, kind"):
         learn(brave=1.0)
 
 
