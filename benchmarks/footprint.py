@@ -1,8 +1,9 @@
 """Holds what `posttrain plan --gpu` says of a stage's memory against the peak of a process that
-runs it, on this machine's processor.
+runs it, on this machine's processor; of several processes, through gloo, the last. (The first reads
+the model whole before it is cut.)
 
     python -m benchmarks.footprint [--sizes 10M,135M,0.5B] [--adapters full,lora] [--stages sft,...]
-        [--dtype bfloat16]
+        [--dtype bfloat16] [--processes 4 --launch infra/accelerate/fsdp.yaml]
 
 Random weights of three shapes (0.5B and 135M are Qwen2.5's and SmolLM2's), rows as long as the
 knobs allow, one row a part. What a process holds before it has a model (Python, PyTorch, TRL) is in
@@ -28,7 +29,9 @@ from benchmarks.arms import REPOSITORY, SMALL, apply_overrides
 from posttrain.config.params import Params
 from posttrain.data.files import write_json
 from posttrain.memory_estimate.advice import LORA
+from posttrain.memory_estimate.processes import Processes
 from posttrain.memory_estimate.stages import stage_memory
+from posttrain.models import distributed
 from posttrain.models.codec import CALL, TokenRow
 from posttrain.models.loading import load_codec, save_model
 from posttrain.models.params import Dtype, OptimizerParams
@@ -114,6 +117,8 @@ def main() -> None:
     parser.add_argument("--adapters", default=",".join(ADAPTERS))
     parser.add_argument("--stages", default=",".join(STAGES))
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--launch", type=Path, default=Path("infra/accelerate/ddp.yaml"))
     parser.add_argument("--to", type=Path, default=Path("reports/footprint.json"))
     parser.add_argument("--run", nargs=3, metavar=("STAGE", "PARAMS", "MODEL"), help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -122,27 +127,34 @@ def main() -> None:
         _run(stage, read_params(Path(params)), Path(model))
         return
     chosen = [getattr(given, name).split(",") for name in ("sizes", "adapters", "stages")]
-    found = []
+    found, processes = [], Processes.of(given.launch, count=given.processes, servers=0)
     with tempfile.TemporaryDirectory() as folder:
         for size, adapter, stage in itertools.product(*chosen):
-            found.append(_compared(size, adapter, stage, given.dtype, Path(folder)))
+            found.append(_compared(size, adapter, stage, given.dtype, Path(folder), processes, given.launch))
             print(json.dumps(found[-1]), flush=True)
-    write_json(given.to, {"processor": processor_kind(), "width": WIDTH, "dtype": given.dtype, "runs": found})
+    how = {"processes": given.processes, "launch": given.launch.stem} if given.processes > 1 else {}
+    write_json(given.to, {"processor": processor_kind(), "width": WIDTH, "dtype": given.dtype, **how, "runs": found})
 
 
-def _compared(size: str, adapter: str, stage: str, dtype: Dtype, folder: Path) -> dict[str, Any]:
+def _compared(
+    size: str, adapter: str, stage: str, dtype: Dtype, folder: Path, processes: Processes, launch: Path
+) -> dict[str, Any]:
     """A run and its plan, in GB."""
     params_yaml, model = folder / "params.yaml", folder / size
     write_params(params_yaml, adapter, stage, size, dtype)
     params = read_params(params_yaml)
-    planned = stage_memory(STAGES[stage], params, SIZES[size], num_slots=NUM_EPISODES)
+    num_slots = NUM_EPISODES // processes.count
+    planned = stage_memory(STAGES[stage], params, SIZES[size], num_slots=num_slots, processes=processes)
     if not model.exists():
         make_model(SIZES[size], params, model)
     command = [sys.executable, "-m", "benchmarks.footprint", "--run", stage, str(params_yaml), str(model)]
+    if processes.count > 1:
+        launcher = ["-m", "posttrain.provenance.launcher", "--config_file", str(launch)]
+        command[1:2] = [*launcher, "--num_processes", str(processes.count), "-m"]
     # what was given back is not counted: the allocator would keep pieces of it
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "MALLOC_MMAP_THRESHOLD_": str(1 << 16)}
     ran = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    measured = json.loads(ran.stdout.splitlines()[-1])
+    measured = json.loads(next(line for line in ran.stdout.splitlines() if line.startswith('{"before"')))
     before, peak = measured["before"] / 1e9, measured["peak"] / 1e9
     expected = before + planned.total / 1e9
     return {
@@ -197,7 +209,8 @@ def make_model(config: PretrainedConfig, params: Params, folder: Path) -> None:
 def _run(stage: str, params: Params, folder: Path) -> None:
     before = restart_peak()
     run_stage(stage, params, folder)
-    print(json.dumps({"before": before, "peak": memory_now("VmHWM")}))
+    if distributed.index() == distributed.count() - 1:
+        print(json.dumps({"before": before, "peak": memory_now("VmHWM")}), flush=True)
 
 
 def run_stage(stage: str, params: Params, folder: Path) -> None:
@@ -213,10 +226,10 @@ def run_stage(stage: str, params: Params, folder: Path) -> None:
         else:
             model = held(load_trainable(folder, params.model, seed=0))
         if stage == "sft":
-            own = {"values": [""] * 8, "shares": {}, "dev_rows": rows[:4], "params": params.train_sft}
+            own: dict[str, Any] = {"values": [""] * 8, "shares": {}, "dev_rows": rows[:4], "params": params.train_sft}
             train_sft(model, codec.tokenizer, rows=rows, **own, **common)
-        own = OptimizerParams(lr=1e-3, optimizer=params.train_policy.optimizer)
-        how = {"optimizer_params": own, "checkpoint_every_steps": 2, **common}
+        optimizer = OptimizerParams(lr=1e-3, optimizer=params.train_policy.optimizer)
+        how = {"optimizer_params": optimizer, "checkpoint_every_steps": 2, **common}
         if isinstance(algorithm := params.train_policy.algorithm, DpoParams):
             train_on_pairs(PairTraining(model, codec.tokenizer, pairs, **how), algorithm)
         elif stage == "grpo" and isinstance(algorithm, OnlineParams):

@@ -9,21 +9,44 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from posttrain.memory_estimate.advice import CardPlan, Change
+    from posttrain.memory_estimate.processes import Processes
     from posttrain.memory_estimate.stages import StageMemory
 
 _GIB = 1 << 30
 
 
-def memory_table(gpu_gib: float, *, params_yaml: Path, model_folder: Path | None) -> str:
-    """Memory of each stage by part, and the changes that make all fit."""
+def memory_table(
+    gpu_gib: float,
+    *,
+    params_yaml: Path,
+    model_folder: Path | None,
+    processes: "Processes",
+) -> str:
+    """Memory of each stage by part, of several processes in the first, and the changes that make
+    all fit."""
     from posttrain.config.params import load_params
     from posttrain.memory_estimate.advice import plan_for_card
     from posttrain.memory_estimate.model import model_config
+    from posttrain.memory_estimate.processes import LAUNCHED, Processes, server_memory
 
     params = load_params(params_yaml)
     config = model_config(params, folder=model_folder)
     with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of PEFT about transformers
-        return _text(plan_for_card(params, config, gpu_gib=gpu_gib))
+        # without servers the environment says who plays
+        text = _text(
+            plan_for_card(params, config, gpu_gib=gpu_gib, processes=processes if processes != Processes() else None)
+        )
+        if processes.count > 1:
+            text += f"\n{', '.join(LAUNCHED)}: the first of {processes.count} processes, each with a card of its own"
+        if processes.servers:
+            weights, per_token = server_memory(params, config)
+            num_tokens = max(0, int((0.9 * gpu_gib * _GIB - weights) / per_token))
+            text += (
+                f"\nvLLM server: {_gib(weights)} GiB of weights; nine tenths of a card have room besides for the keys "
+                f"and values of {num_tokens} tokens, {num_tokens // params.agent.max_context_tokens} of the longest "
+                "episodes"
+            )
+    return text
 
 
 def _text(plan: "CardPlan") -> str:

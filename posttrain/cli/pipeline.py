@@ -50,6 +50,13 @@ def add_pipeline(commands: Commands) -> None:
     command.add_argument("--gpu", type=float, metavar="GIB", help="instead: does each stage fit on a card of so much?")
     command.add_argument("--params", type=Path, default=Path("params.yaml"), help="with --gpu: another file of knobs")
     command.add_argument("--model", type=Path, metavar="FOLDER", help="with --gpu: where the model's config.json is")
+    command.add_argument(
+        "--processes", type=int, default=1, metavar="N", help="with --gpu: that train together, a card each"
+    )
+    command.add_argument("--launch", type=Path, metavar="FILE", help="with --processes: how, one of infra/accelerate/")
+    command.add_argument(
+        "--servers", type=int, default=0, metavar="N", help="with --gpu: vLLM servers that play instead"
+    )
     add_command(commands, "summary", summary)
     add_command(commands, "verify", verify)
 
@@ -76,12 +83,20 @@ def run(targets: Sequence[str]) -> None:
         summary()
 
 
-def plan(targets: Sequence[str], gpu: float | None, params: Path, model: Path | None) -> None:
+def plan(
+    targets: Sequence[str],
+    gpu: float | None,
+    params: Path,
+    model: Path | None,
+    processes: int,
+    launch: Path | None,
+    servers: int,
+) -> None:
     """Show which stages the next run will execute, why, and about how long it takes. Wrong knobs
     are refused. With --gpu: the memory of each stage, and what to change where it does not fit."""
     if gpu is None:
-        if model is not None or params != Path("params.yaml"):
-            raise ConfigurationError("--params and --model belong to --gpu GIB")
+        if model is not None or params != Path("params.yaml") or (processes, launch, servers) != (1, None, 0):
+            raise ConfigurationError("--params, --model, --processes, --launch and --servers belong to --gpu GIB")
         from posttrain.provenance.receipts import apply_receipts
 
         apply_receipts(Path(), _warn)  # repairs what a killed dvc has left
@@ -90,8 +105,14 @@ def plan(targets: Sequence[str], gpu: float | None, params: Path, model: Path | 
     if not 0 < gpu < 1e6 or targets:
         raise ConfigurationError(f"--gpu {gpu:g}: name the GiB of a card, and no target: all stages are estimated")
     from posttrain.cli.memory_plan import memory_table
+    from posttrain.memory_estimate.processes import Processes
 
-    print(memory_table(gpu, params_yaml=params, model_folder=model))
+    if processes < 1 or servers < 0 or (launch is not None and not launch.is_file()):
+        raise ConfigurationError(
+            f"--processes {processes}, --servers {servers}, --launch {launch}: name one process or more, and a file"
+        )
+    how = Processes.of(launch, count=processes, servers=servers)
+    print(memory_table(gpu, params_yaml=params, model_folder=model, processes=how))
 
 
 def read_checked_plan(targets: Sequence[str]) -> tuple[tuple["PlannedStage", ...], Times]:

@@ -10,6 +10,7 @@ from transformers import PretrainedConfig
 
 from posttrain.config.params import Params
 from posttrain.memory_estimate.model import model_config
+from posttrain.memory_estimate.processes import Processes
 from posttrain.memory_estimate.stages import STAGES, NotEstimatedError, StageMemory, rows_at_once, stage_memory
 from posttrain.memory_estimate.tracker import ACTIVATIONS, LOGITS
 from posttrain.models.params import LINEAR_LAYERS, FullAdapter, LoraAdapter
@@ -71,13 +72,15 @@ def plan_for_card(
     *,
     gpu_gib: float,
     stages: Collection[str] = tuple(STAGES),
+    processes: Processes | None = None,
 ) -> CardPlan:
-    """Plan for these stages, each alone on the GPU. Raises ConfigurationError for wrong knobs."""
+    """Plan for these stages, each alone on the GPU, or on those of `processes`. Raises
+    ConfigurationError for wrong knobs."""
     gpu_bytes = int(gpu_gib * _GIB)
     limit = CardPlan(gpu_bytes, (), ()).limit
 
     def memory_of(stage: str, own: Params) -> StageMemory:
-        return stage_memory(stage, own, config, gpu_bytes=limit)
+        return stage_memory(stage, own, config, gpu_bytes=limit, processes=processes)
 
     found = CardPlan(gpu_bytes, tuple(memory_of(stage, params) for stage in STAGES if stage in stages), ())
     changes = changes_that_fit(params, found.too_large, limit=limit, memory_of=memory_of)

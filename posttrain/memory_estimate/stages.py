@@ -8,7 +8,7 @@ a GPU its context.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from posttrain.config.params import Params
 from posttrain.memory_estimate.model import QuantisedShape, shapes_of
+from posttrain.memory_estimate.processes import LAUNCHED, Processes, among, buckets_of
 from posttrain.memory_estimate.tracker import (
     CACHE,
     ENGINE,
@@ -31,13 +32,13 @@ from posttrain.memory_estimate.tracker import (
     tracked,
 )
 from posttrain.models.adapters import behind_adapters, is_adapted
-from posttrain.models.distributed import parts_of
+from posttrain.models.distributed import count, parts_of
 from posttrain.models.micro_batches import NO_LIMIT
 from posttrain.models.optimizers import build_optimizer
 from posttrain.models.params import MAX_GRAD_NORM, OptimizerKind, at_once_of
 from posttrain.models.precision import frozen_copy, loaded_dtype
 from posttrain.models.row_losses import BATCH_TOKENS
-from posttrain.models.sharding import quantization_of
+from posttrain.models.sharding import named_weights, quantization_of, sharded
 from posttrain.models.token_logprobs import agent_logprobs, agent_scores
 from posttrain.rollout.engines.choice import NUM_SLOTS, is_elsewhere
 from posttrain.rollout.engines.fused_weights import fuse
@@ -74,16 +75,26 @@ class StageMemory:
 
 
 def stage_memory(
-    stage: str, params: Params, config: PretrainedConfig, *, num_slots: int = NUM_SLOTS, gpu_bytes: int | None = None
+    stage: str,
+    params: Params,
+    config: PretrainedConfig,
+    *,
+    num_slots: int = NUM_SLOTS,
+    gpu_bytes: int | None = None,
+    processes: Processes | None = None,
 ) -> StageMemory:
-    """Estimate a stage. An engine in this process has `num_slots` slots in memory (on a CPU, only
-    those that were used), or fewer where `gpu_bytes` has no room for them."""
+    """Estimate a stage, of several processes the first. An engine in this process has `num_slots`
+    slots in memory (on a CPU, only those that were used), or fewer where `gpu_bytes` has no room
+    for them. Without `processes` there is one, and the environment says whether servers play."""
     row_tokens = min(params.agent.max_turns * params.agent.max_new_tokens, params.agent.max_context_tokens - 1)
 
     def num_picked(shape: Sequence[int]) -> int:
         return shape[0] * min(row_tokens, shape[1]) if len(shape) == 2 else shape[0]
 
-    with tracked(vocab_size=config.vocab_size, num_picked=num_picked) as tracker:
+    there = Processes(servers=int(is_elsewhere())) if processes is None else processes
+    if stage not in LAUNCHED:
+        there = replace(there, count=1, is_sharded=False)
+    with among(there), tracked(vocab_size=config.vocab_size, num_picked=num_picked) as tracker:
         try:
             STAGES[stage](_StageSetup(params, config, tracker, num_slots, gpu_bytes))
         except StageError:
@@ -136,7 +147,7 @@ def _policy_rows(params: Params, algorithm: Phase) -> int:
     match algorithm:
         case OnlineParams() as online:
             at_once = at_once_of(params.model)
-            num_episodes = online.tasks_per_step // online.minibatches * online.group_size
+            num_episodes = math.ceil(online.tasks_per_step // online.minibatches * online.group_size / count())
             is_cut = at_once.rows is not None or at_once.tokens is not None
             return at_once.num_rows(width, num_episodes if is_cut else math.ceil(num_episodes / NUM_MICRO_BATCHES))
         case RejectionSamplingParams(batch_size=batch_size):
@@ -233,7 +244,7 @@ def _online(own: _StageSetup, model: Any, algorithm: OnlineParams) -> None:
             num_members = own.params.train_reward_model.num_members
             reward_model = [shapes_of(own.config, own.params.model.dtype, is_reward=True) for _ in range(num_members)]
         if own.params.train_policy.reads_process_model:
-            process_model = shapes_of(own.config, own.params.model.dtype, is_reward=True)
+            process_model = sharded(shapes_of(own.config, own.params.model.dtype, is_reward=True))
         if isinstance(algorithm.credit, GaeCredit):
             critic = Critic(model, algorithm.credit.critic, device=torch.device("cpu"))
     optimizer = _optimizer(own, model, own.params.train_policy.optimizer)
@@ -336,13 +347,16 @@ def _bytes_of_averages(size: int) -> int:
 def _step(own: _StageSetup, model: nn.Module, optimizer: Any, loss: Callable[[], Tensor]) -> None:
     """Run an optimizer step and a part of the next one: by then all lasting state is allocated."""
     with own.tracker.labelled(GRADIENTS):
-        for weight in model.parameters():
+        weights = list(named_weights(model).values())
+        for weight in weights:
             weight.grad = torch.empty_like(weight) if weight.requires_grad else None
-    torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM)
+        buckets = buckets_of(weights)
+    torch.nn.utils.clip_grad_norm_(weights, MAX_GRAD_NORM)
     with own.tracker.labelled(OPTIMIZER):
         optimizer.step()
     loss().backward()  # type: ignore[no-untyped-call]
     optimizer.zero_grad()
+    del buckets, weights
 
 
 def _rows(count: int, width: int) -> tuple[Tensor, Tensor]:

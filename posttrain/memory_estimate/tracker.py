@@ -12,6 +12,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -77,7 +78,16 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live[before] -= size
         self.live[label] += size
 
+    def resized(self, storage: torch.UntypedStorage, size: int) -> None:
+        """Count an existing storage anew, which FSDP empties and fills again."""
+        if (known := self._storages.get(storage._cdata)) is not None:
+            before, label = known
+            self._storages[storage._cdata] = (size, label)
+            self._add(label, size - before)
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(one, DTensor) for one in types):
+            return NotImplemented  # it comes again with the shard
         if func is torch.ops.aten.index.Tensor and _is_mask(args[1]):
             values, mask = args[0], args[1][0]
             found = values.new_empty((self._num_picked(mask.shape), *values.shape[mask.ndim :]))
@@ -91,6 +101,8 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return found
 
     def _count(self, tensor: Tensor) -> None:
+        if isinstance(tensor, DTensor) or tensor.device.type == "meta":
+            return
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._storages:
@@ -99,10 +111,13 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if label == ACTIVATIONS and tensor.ndim and tensor.shape[-1] == self._vocab_size:
             label = LOGITS
         self._storages[key] = (size, label)
+        self._add(label, size)
+        weakref.finalize(storage, self._gone, key)
+
+    def _add(self, label: str, size: int) -> None:
         self.live[label] += size
         if self.live.total() > self.at_peak.total():
             self.at_peak = self.live.copy()
-        weakref.finalize(storage, self._gone, key)
 
     def _gone(self, key: int) -> None:
         size, label = self._storages.pop(key)
@@ -118,8 +133,20 @@ def tracked(*, vocab_size: int, num_picked: Callable[[Sequence[int]], int]) -> I
         MemoryTracker(vocab_size=vocab_size, num_picked=num_picked) as tracker,
         mock.patch.object(nn.Module, "_apply", _converted),
         mock.patch.object(slotted_decoder, "zeros", torch.zeros),  # the CPU's are NumPy's, which would be real
+        mock.patch.object(torch.UntypedStorage, "resize_", _resizing(tracker)),
     ):
         yield tracker
+
+
+def _resizing(tracker: MemoryTracker) -> Callable[[torch.UntypedStorage, int], torch.UntypedStorage]:
+    resize = torch.UntypedStorage.resize_
+
+    def resize_(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+        found: torch.UntypedStorage = resize(storage, size)
+        tracker.resized(storage, size)
+        return found
+
+    return resize_
 
 
 def _copied(tensor: Tensor, memo: dict[int, Any]) -> Tensor:

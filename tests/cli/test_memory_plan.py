@@ -49,6 +49,17 @@ def test_the_parts_of_every_stage_stand_in_a_table(here: Path):
     assert "too" not in ended.stdout
 
 
+def test_of_several_processes_the_first_is_told_and_a_server_beside_it(here: Path, repository: Path):
+    how = ["--processes", 2, "--launch", repository / "infra/accelerate/fsdp.yaml", "--servers", 1]
+    given = ["plan", "--gpu", 24, "--params", "other.yaml", "--model", "model"]
+    alone, ended = posttrain(*given), posttrain(*given, *how)
+    assert ended.exit_code == 0
+    assert "engine" not in ended.stdout
+    assert "train_policy: the first of 2 processes, each with a card of its own" in ended.stdout
+    assert "vLLM server: 0.01 GiB of weights; nine tenths of a card" in ended.stdout
+    assert "processes" not in alone.stdout
+
+
 def test_a_card_that_is_too_small_is_answered_with_what_to_change(here: Path):
     given = ["plan", "--gpu", 0.9, "--params", "other.yaml", "--model", "model"]
     text = posttrain(*given).stdout
@@ -62,7 +73,10 @@ def test_a_card_that_is_too_small_is_answered_with_what_to_change(here: Path):
     [
         (["--gpu", 0], "name the GiB of a card"),
         (["--gpu", 24, "train_sft"], "no target: all stages are estimated"),
-        (["--model", "model"], "--params and --model belong to --gpu GIB"),
+        (["--model", "model"], "--servers belong to --gpu GIB"),
+        (["--servers", 1], "--servers belong to --gpu GIB"),
+        (["--gpu", 24, "--processes", 0], "name one process or more"),
+        (["--gpu", 24, "--processes", 2, "--launch", "none.yaml"], "--launch none.yaml: name one process"),
         (["--gpu", 24, "--params", "other.yaml"], "'team/model' is not on this machine: name a folder"),
         (["--gpu", 24, "--params", "other.yaml", "--model", "hub"], "no model can be made of the config of 'hub'"),
         (["--gpu", 24, "--params", "none.yaml"], "none.yaml is not here"),
