@@ -115,10 +115,16 @@ def quantization_of(params: ScratchModel | PretrainedModel) -> Quantization:
 @contextmanager
 def weights_kept(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """Context in which accelerate prepares a sharded model and its optimizer. It finds weights
-    again by their addresses, and all shards without a row have one address."""
+    again by their addresses, and all shards without a row have one address; and it would look for
+    layers to shard by their classes, which have other names in shards."""
+    from accelerate.state import AcceleratorState
+
     named_weights(model)
     before = [list(group["params"]) for group in optimizer.param_groups]
+    plugin = AcceleratorState().fsdp_plugin
+    policy, plugin.auto_wrap_policy = plugin.auto_wrap_policy, None
     yield
+    plugin.auto_wrap_policy = policy
     for group, weights in zip(optimizer.param_groups, before, strict=True):
         group["params"] = weights
 

@@ -91,3 +91,13 @@ def test_no_process_but_the_first_holds_the_model_and_that_one_only_while_it_rea
     served, trained = (load_file(tmp_path / name / "model.safetensors") for name in ("served", "trained"))
     assert all(tensor.equal(served[name]) for name, tensor in trained.items())
     assert trained.keys() == served.keys() - {"lm_head.weight"}
+
+
+def test_a_stage_trains_a_model_that_it_has_loaded_in_shards(tmp_path):
+    """As stages do: it is in shards before the trainer has arguments, which reset accelerate."""
+    losses, changes = [], {"max_steps": 2, "eval_every_steps": 2, "lr": 1e-3, "optimizer": "adamw"}
+    for root, config in ((tmp_path / "one", None), (tmp_path / "shards", "fsdp")):
+        write_large_model(root / "model")
+        lines = run(root, config, algorithm="loaded", changes=changes)["metrics"]
+        losses.append([line["loss"] for line in lines if "loss" in line])
+    assert losses[1] == pytest.approx(losses[0], abs=1e-3)

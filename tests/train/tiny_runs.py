@@ -17,7 +17,7 @@ import torch
 import two_policies
 import yaml
 from accelerate import Accelerator
-from sharded_runs import ServedWords, run_held, run_merged, server_model
+from sharded_runs import ServedWords, large_section, run_held, run_merged, server_model
 from tiny import (
     Remembering,
     copy_rows,
@@ -63,6 +63,7 @@ from posttrain.train.rejection_sampling.rounds import Learner, train_by_rejectio
 from posttrain.train.resumable_trainer import METRICS, TrainingRun, open_run
 from posttrain.train.reward_model import train_reward_model
 from posttrain.train.sft import train_sft
+from posttrain.train.trainable import load_trainable
 from tests import forked
 
 DEMONSTRATIONS = copy_rows(4)[0]
@@ -361,6 +362,7 @@ RUNS = {
     "process_model": run_process_model,
     "two_policies": two_policies.run_two_policies,
     "served": lambda run, model, **changes: run_online(run, model, source=ServedWords(model), **changes),
+    "loaded": run_sft,
     "held": run_held,
     "merged": run_merged,
 }
@@ -381,6 +383,8 @@ def make_model(algorithm, *, is_adapted):
         return tiny_adapted_model("SEQ_CLS") if is_adapted else tiny_reward_model()
     if algorithm in ("held", "merged"):
         return None
+    if algorithm == "loaded":
+        return load_trainable(Path("model"), large_section(), seed=1)
     if algorithm == "sft_by_adapter":
         return tiny_adapted_model(has_second=True)
     if algorithm == "served":
