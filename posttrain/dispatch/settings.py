@@ -21,6 +21,7 @@ DISPATCH_YAML = Path("infra/dispatch.yaml")
 JOB_YAML = Path("infra/kubernetes/job.yaml")
 _MOST = 10_000_000  # of minutes, GiB, seconds: a larger number is a slip of the hand
 _MAX_CHARS = 2_000  # of what pydantic says of a file, which quotes it
+PLAYING = ("sample_preferences", "train_process_model", "train_policy", "evaluate")  # the stages with an engine
 _KEY = re.compile(r"(.*_)?(API_?KEY|KEY|KEY_ID|SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIALS?|AUTH_STRING)", re.IGNORECASE)
 
 
@@ -114,8 +115,9 @@ class Reservation(_Section):
     time_limit_min: int | None = pydantic.Field(None, ge=1, le=_MOST)
     shm_gb: float | None = pydantic.Field(None, ge=0, le=_MOST)
     # one of infra/accelerate/: the stage runs in several processes, one for each GPU that it
-    # reserves on a node
+    # reserves on a node and no server has
     launch: str | None = None
+    servers: int | None = pydantic.Field(None, ge=0, le=_MOST)  # of vLLM, which the job starts on GPUs of its own
 
 
 class DispatchSettings(_Section):
@@ -137,7 +139,25 @@ class DispatchSettings(_Section):
                 )
         for stage in self.resources:
             self._check_nodes(stage)
+            self._check_servers(stage)
         return self
+
+    def _check_servers(self, stage: str) -> None:
+        found = self._reservation(stage)
+        if not (servers := found.get("servers", 0)):
+            return
+        if stage not in PLAYING:
+            raise ValueError(f"{stage} has servers, and plays no episodes; those that do are {', '.join(PLAYING)}")
+        if servers >= found.get("gpus", 0):
+            raise ValueError(
+                f"{stage} has {servers} servers and {found.get('gpus', 0)} gpus: each server takes a GPU, and the "
+                "stage needs one besides"
+            )
+        if found.get("nodes", 1) > 1:
+            raise ValueError(
+                f"{stage} has servers and {found['nodes']} nodes: a job starts servers on one node alone; start them "
+                "as a job of their own and name them in the environment of the target (POSTTRAIN_VLLM_URLS)"
+            )
 
     def _check_nodes(self, stage: str) -> None:
         nodes, target = self.resources_of(stage).nodes, self.targets[self.target_of(stage)]
@@ -192,7 +212,7 @@ class DispatchSettings(_Section):
     def resources_of(self, stage: str) -> Resources:
         """`stage` is the name without its item."""
         found = self._reservation(stage)
-        reserved = {key: value for key, value in found.items() if key not in ("launch", "gpu_memory_gb")}
+        reserved = {key: value for key, value in found.items() if key not in ("launch", "gpu_memory_gb", "servers")}
         if "time_limit_min" in reserved:
             reserved["time_limit_s"] = 60 * reserved.pop("time_limit_min")
         return Resources(**reserved)
@@ -202,9 +222,11 @@ class DispatchSettings(_Section):
         is the name without its item."""
         found = self._reservation(stage)
         variables = {"POSTTRAIN_CARDS": cards} if stage == "check_params" and (cards := self._cards()) else {}
+        if servers := found.get("servers", 0):
+            variables["POSTTRAIN_VLLM_SERVERS"] = str(servers)
         if "launch" in found:
             variables["POSTTRAIN_LAUNCH"] = found["launch"]
-            if gpus := found.get("gpus"):
+            if gpus := found.get("gpus", 0) - servers:
                 variables["POSTTRAIN_PROCESSES"] = str(gpus)
             if (nodes := found.get("nodes", 1)) > 1:
                 variables["POSTTRAIN_NODES"] = str(nodes)

@@ -31,6 +31,7 @@ from posttrain.provenance.frozen_copy import refuse_if_touched, snapshot_files
 from posttrain.provenance.launcher import LAUNCH, asked_launch, run_launched
 from posttrain.provenance.lockfile import lock_entries
 from posttrain.provenance.old_checkpoints import max_checkpoints_gb, remove_old_checkpoints
+from posttrain.provenance.own_servers import own_servers
 from posttrain.provenance.tree_locks import checkpoint_folder, full_name, has_work, lock_checkpoints, lock_stage
 from posttrain.provenance.undeclared_deps import undeclared
 from posttrain.runtime.exits import ConfigurationError, Interrupted, StageError, say_end
@@ -180,11 +181,12 @@ def _compute(
     by = threads if launch is None else f"{launch.num_workers} processes ({launch.config})"
     by += f" on {launch.num_nodes} nodes" if launch is not None and launch.num_nodes > 1 else ""
     print(f"[{name}] started with {by}", file=sys.stderr, flush=True)
-    if launch is None:
-        _call(function, StageRun(function.__name__, item, params, checkpoint_dir, attempts=attempts))
-        peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    else:
-        peak_mib = run_launched(launch, STATE_DIR / "workers" / name, checkpoint_dir, num_threads=num_threads)
+    with own_servers(function.__name__, item, params):
+        if launch is None:
+            _call(function, StageRun(function.__name__, item, params, checkpoint_dir, attempts=attempts))
+            peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        else:
+            peak_mib = run_launched(launch, STATE_DIR / "workers" / name, checkpoint_dir, num_threads=num_threads)
     seconds = time.monotonic() - started_s
     cost = measured_cost(
         name, seconds=seconds, peak_mib=peak_mib, is_resumed=is_resumed, num_threads=num_threads, attempts=attempts

@@ -147,3 +147,24 @@ def test_a_stage_on_several_nodes_is_told_their_number_and_the_processes_of_each
 def test_nodes_that_cannot_train_together_are_refused_in_a_sentence(target, reserved, message):
     with pytest.raises(ValueError, match=message):
         on_nodes(target, nodes=2, **reserved)
+
+
+def test_servers_take_gpus_from_the_processes_of_a_stage_that_plays():
+    found = settings(train_policy={"gpus": 8, "servers": 4, "launch": LAUNCH}, evaluate={"gpus": 2, "servers": 1})
+    variables = {"POSTTRAIN_VLLM_SERVERS": "4", "POSTTRAIN_LAUNCH": LAUNCH, "POSTTRAIN_PROCESSES": "4"}
+    assert found.environment_of("train_policy") == variables
+    assert found.environment_of("evaluate") == {"POSTTRAIN_VLLM_SERVERS": "1"}
+    assert found.resources_of("train_policy").gpus == 8
+
+
+@pytest.mark.parametrize(
+    ("stage", "reserved", "said"),
+    [
+        ("train_sft", {"gpus": 4, "servers": 1}, "train_sft has servers, and plays no episodes"),
+        ("train_policy", {"gpus": 4, "servers": 4}, "train_policy has 4 servers and 4 gpus"),
+        ("evaluate", {"servers": 1}, "evaluate has 1 servers and 0 gpus"),
+    ],
+)
+def test_servers_that_cannot_be_are_refused(stage, reserved, said):
+    with pytest.raises(ValueError, match=said):
+        settings(**{stage: reserved})
