@@ -66,6 +66,15 @@ def test_servers_answer_while_the_stage_runs_each_on_a_gpu_of_its_own(tree, monk
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,5,6,7"
 
 
+def test_where_no_variable_names_gpus_they_are_the_drivers(tree, monkeypatch):
+    Path("nvidia-smi").write_text("#!/bin/sh\nprintf '0\\n1\\n2\\n'\n")
+    Path("nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{Path.cwd()}{os.pathsep}{os.environ['PATH']}")
+    with own_servers.own_servers("train_policy", "", tree):
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
+        assert [one[1] for one in answers()] == ["1", "2"]
+
+
 def test_a_server_that_was_killed_is_started_again_where_it_was(tree, capfd):
     with own_servers.own_servers("evaluate", "sft", tree):
         (pid, *_), _ = answers()
