@@ -57,6 +57,7 @@ class EpisodeSampler:
                 check_prompts=lambda: check_prompts(self.codec, self.domain),
                 stop_ids=self.codec.stop_ids,
                 takes_weights=self._takes_weights,
+                message_seconds=self.limits.max_seconds,
             )
         else:
             self._engine.refresh_weights()

@@ -4,6 +4,7 @@ under which seeds."""
 import pytest
 import torch
 
+from posttrain.rollout import episode_sampler
 from posttrain.rollout.episode_sampler import EpisodeSampler, Stream, episode_seeds
 from posttrain.types import StopReason
 from tests.rewarding import EachAlone
@@ -78,3 +79,10 @@ def test_a_zero_at_the_end_counts():
 
 def test_the_same_numbers_give_the_same_seeds():
     assert episode_seeds(Stream.ONLINE, 1, 2, count=4) == episode_seeds(Stream.ONLINE, 1, 2, count=9)[:4]
+
+
+def test_a_server_has_as_long_for_a_message_as_an_episode_may_take(monkeypatch):
+    told = {}
+    monkeypatch.setattr(episode_sampler, "make_engine", lambda *_, **how: told.update(how))
+    sampler_of(tiny_model("qwen3")).refresh()
+    assert told["message_seconds"] == LIMITS.max_seconds

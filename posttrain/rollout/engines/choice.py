@@ -27,10 +27,11 @@ def make_engine(
     check_prompts: Callable[[], Sequence[Sequence[int]]],
     stop_ids: frozenset[int],
     takes_weights: bool = False,
+    message_seconds: float = 120.0,
 ) -> Engine:
     """The engine that the environment names, with the model's current weights; with `takes_weights`
     one in this process leaves none to the model. `check_prompts` is called only where servers are
-    checked."""
+    checked, which have `message_seconds` for each message, waiting included."""
     name = os.environ.get("POSTTRAIN_ENGINE", "torch")
     match name:
         case "torch" if distributed.is_sharded():
@@ -49,9 +50,8 @@ def make_engine(
             if distributed.is_sharded() and not distributed.is_first():
                 return ShardHolder(model, check_prompts())
             folder = Path(os.environ.get("POSTTRAIN_VLLM_FOLDER", ".posttrain/vllm"))
-            engine = VllmEngine(
-                model, urls=server_urls, check_prompts=check_prompts(), stop_ids=stop_ids, folder=folder
-            )
+            how: dict[str, Any] = {"stop_ids": stop_ids, "folder": folder, "timeout_s": message_seconds}
+            engine = VllmEngine(model, urls=server_urls, check_prompts=check_prompts(), **how)
             atexit.register(engine.close)
             return engine
     raise ConfigurationError(f"POSTTRAIN_ENGINE is {name!r}; there are torch and vllm")
