@@ -94,8 +94,9 @@ class VllmEngine:
         timeout_s: float = 120.0,
         patience_s: float = 60.0,
     ) -> None:
-        """`timeout_s` is for a message, its time in the server's queue included. Raises Interrupted where no server takes the weights within `patience_s`,
-        ConfigurationError where one writes with others."""
+        """`timeout_s` is for a message, its time in the server's queue included. Raises Interrupted
+        where no server takes the weights within `patience_s`, ConfigurationError where one writes
+        with others."""
         self.policy_version = -1
         self._model, self._urls, self._check_prompts, self._stop_ids = model, urls, check_prompts, stop_ids
         self._trainer = TrainerWeights(model, check_prompts)
