@@ -1,6 +1,7 @@
 """Samples scored episodes from a model: an engine over its live weights, the world, and the rule
 reward."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -11,9 +12,10 @@ import numpy as np
 from posttrain.models.codec import ChatCodec
 from posttrain.rewards.params import RewardParams
 from posttrain.rewards.total import RuleReward, load_reward
+from posttrain.rollout.asynchronous import Gate, GatedEngine
 from posttrain.rollout.engines.choice import make_engine
 from posttrain.rollout.engines.protocol import Engine
-from posttrain.rollout.episodes import refuse_many_aborted, run_episodes
+from posttrain.rollout.episodes import play_episodes, refuse_many_aborted, run_episodes
 from posttrain.rollout.offers import open_domain
 from posttrain.rollout.params import AgentParams
 from posttrain.rollout.policy import Policy, TokenPolicy
@@ -69,11 +71,14 @@ class EpisodeSampler:
 
     def policy(self, temperature: float | None = None) -> TokenPolicy:
         """The model as a policy, at `temperature` in place of the sampler's own."""
+        temperature = self._temperature if temperature is None else temperature
+        return TokenPolicy(self._made_engine(), self.codec, temperature=temperature)
+
+    def _made_engine(self) -> Engine:
         if self._engine is None:
             self.refresh()
         assert self._engine is not None
-        temperature = self._temperature if temperature is None else temperature
-        return TokenPolicy(self._engine, self.codec, temperature=temperature)
+        return self._engine
 
     def scored(self, trajectories: Sequence[Trajectory], tasks: Sequence[Task]) -> list[Trajectory]:
         return self._reward.score_all(trajectories, tasks)
@@ -100,6 +105,20 @@ class EpisodeSampler:
         limits = self.limits.model_copy(update={"max_aborted_frac": 1.0}) if is_share else self.limits
         trajectories = run_episodes(policy, tasks, domain=self.domain, limits=limits, seeds=seeds, progress=progress)
         return self.scored(trajectories, tasks)
+
+    async def play(self, tasks: Sequence[Task], seeds: Sequence[int], *, name: str, gate: Gate) -> list[Trajectory]:
+        """As `sample` of a share, of messages that pass the gate, beside others that are played
+        under other names."""
+        own = TokenPolicy(GatedEngine(self._made_engine(), gate), self.codec, temperature=self._temperature)
+        played = await play_episodes(
+            self._others.with_own(own, temperature=self._temperature),
+            tasks,
+            domain=self.domain,
+            limits=self.limits.model_copy(update={"max_aborted_frac": 1.0}),
+            seeds=seeds,
+            name=f"{name} ",
+        )
+        return await asyncio.to_thread(self.scored, played, tasks)  # a judge is asked over the network
 
     def refuse_many_aborted(self, trajectories: Sequence[Trajectory]) -> None:
         """Raises Interrupted where more of them were aborted than may be."""
@@ -180,6 +199,7 @@ class Stream(IntEnum):
     BRANCHES = 6
     OWN = 7  # rounds of rejection sampling
     VALUES = 8  # branches for the values of turns in training
+    ASYNCHRONOUS = 9
 
 
 def episode_seeds(stream: Stream, *entropy: int, count: int) -> list[int]:

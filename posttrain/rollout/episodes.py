@@ -42,10 +42,27 @@ def run_episodes(
     progress: Callable[[int, int], None] | None = None,
     on_end: Callable[[int, Trajectory], None] | None = None,
 ) -> list[Trajectory]:
+    """`play_episodes` for who has no running event loop."""
+    played = play_episodes(policy, tasks, domain=domain, limits=limits, seeds=seeds, progress=progress, on_end=on_end)
+    return asyncio.run(played)
+
+
+async def play_episodes(
+    policy: Policy,
+    tasks: Sequence[Task],
+    *,
+    domain: Domain,
+    limits: AgentParams,
+    seeds: Sequence[int],
+    progress: Callable[[int, int], None] | None = None,
+    on_end: Callable[[int, Trajectory], None] | None = None,
+    name: str = "",
+) -> list[Trajectory]:
     """Run one episode of `tasks[i]` with `seeds[i]` for every i, all at once, in that order.
 
     `progress(done, total)` is called as episodes end, `on_end(i, trajectory)` for those that are
-    not aborted. Raises Interrupted where too many were. Not for a running event loop.
+    not aborted. Raises Interrupted where too many were. Where others are played by the same engine,
+    `name` tells their ids apart.
     """
     if len(tasks) != len(seeds):
         raise ValueError(f"{len(tasks)} tasks but {len(seeds)} seeds; every episode has its own")
@@ -58,7 +75,7 @@ def run_episodes(
         task = tasks[index]
         for num_try in range(NUM_TRIES):
             # Another id: engines and policies keep state by it, and the second try begins anew.
-            episode_id = f"{task.task_id}/{index}" + "/again" * num_try
+            episode_id = f"{name}{task.task_id}/{index}" + "/again" * num_try
             episode = Episode(episode_id, task, domain.open(task), seeds[index], limits)
             trajectories[index] = await run_episode(episode, policy, loops[task.agent_name])
             if not trajectories[index].is_aborted:
@@ -76,7 +93,7 @@ def run_episodes(
             await run_one(index)
 
     # One iterator shared by all coroutines: each takes the next index when its episode has ended.
-    asyncio.run(_all_or_nothing([run_next() for _ in range(min(MAX_OPEN, len(tasks)))]))
+    await _all_or_nothing([run_next() for _ in range(min(MAX_OPEN, len(tasks)))])
     return [trajectories[index] for index in range(len(tasks))]
 
 

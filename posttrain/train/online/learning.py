@@ -1,6 +1,7 @@
 """Training on the policy's own episodes in a world: these, scored by rules and, where it has a
 weight, by the reward model; the expert's traces; and the calls of the training loops."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +13,7 @@ from posttrain.data.preferences import Pair, Verdict
 from posttrain.data.schemas import TrajectoryRow
 from posttrain.models import distributed
 from posttrain.models.codec import ChatCodec
+from posttrain.rollout.asynchronous import Gate
 from posttrain.rollout.engines.choice import is_elsewhere
 from posttrain.rollout.episode_sampler import EpisodeSampler, ScoredWorld, Stream, episode_seeds
 from posttrain.rollout.episodes import demonstrate
@@ -217,6 +219,9 @@ class PolicyEpisodes:
         if isinstance(self._traces, ExpertTraces) and prefix_fracs:
             given = given_turns(self._traces, tasks, prefix_fracs)
         return self._scored(self._sampler.sample(tasks, seeds, given=given, is_share=self._is_shared))
+
+    async def play(self, tasks: Sequence[Task], seeds: Sequence[int], *, name: str, gate: Gate) -> list[ScoredEpisode]:
+        return await asyncio.to_thread(self._scored, await self._sampler.play(tasks, seeds, name=name, gate=gate))
 
     def play_on(self, forks: Sequence[Fork]) -> list[ScoredEpisode]:
         return self._scored(sample_branches(self._sampler, forks))

@@ -6,7 +6,6 @@ advantage makes no optimizer step: weights and momentum stay as they are, bit by
 update whose gradient is not finite.
 """
 
-import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -22,11 +21,11 @@ from posttrain.models.optimizers import optimizer_of, rate_at
 from posttrain.models.params import OptimizerParams
 from posttrain.models.parts import in_threads, parts_beside
 from posttrain.models.precision import frozen_copy
-from posttrain.rollout.episode_sampler import Stream, episode_seeds
-from posttrain.rollout.generator import RolloutBatch, RolloutSchedule
+from posttrain.rollout.generator import RolloutSchedule
 from posttrain.train.advantages.estimator import AdvantageEstimator
 from posttrain.train.advantages.groups import EpisodeGroup
 from posttrain.train.online import metrics
+from posttrain.train.online.collecting import collecting
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.trainer_state import (
     SavedPart,
@@ -45,7 +44,6 @@ from posttrain.train.online.updates import (
     without_dropout,
 )
 from posttrain.train.resumable_trainer import TrainingRun, asked_to_stop
-from posttrain.types import Task
 
 
 def train_online(  # noqa: C901 — one loop, to be read from top to bottom
@@ -101,14 +99,17 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
         state.restore(saved["state"])
         step = saved["step"]
 
-    with parts_beside(model), RolloutSchedule(inputs.source) as rollouts:
-        collector = RolloutCollector(rollouts, state, params, seed=seed)
+    with (
+        parts_beside(model),
+        RolloutSchedule(inputs.source) as rollouts,
+        collecting(rollouts, inputs.source, state, params, checkpoint_every_steps, seed=seed) as collector,
+    ):
         while (done_frac := state.done_frac(step)) < 1:
             # Rollouts, by the weights as they are after `step` steps
+            collector.pause()
             logged = state.dev.run(step) if step % params.dev.every_steps == 0 else {}
             state.dev.keep(model, run.folder, step)
-            is_ahead = _may_collect_ahead(params, step + 1, checkpoint_every_steps)
-            groups, staleness = collector.collect(step, is_ahead=is_ahead)
+            groups, staleness = collector.collect(step)
 
             # Advantages
             samples = estimator.samples(learner, groups, state.history, step=step, play_on=rollouts.play_on)
@@ -162,6 +163,7 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
             step += 1
             is_stopping, is_last = any(distributed.gather(run.is_stopping)), state.done_frac(step) >= 1
             if is_last:
+                collector.pause()
                 logged |= state.dev.run(step)
             if run.metrics is not None:
                 run.metrics.write(step, logged)
@@ -173,47 +175,6 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
             if is_stopping and not is_last:
                 raise asked_to_stop(step, params.max_steps)
     state.dev.take(model, run.folder, step)
-
-
-def _may_collect_ahead(params: OnlineParams, next_step: int, checkpoint_every_steps: int) -> bool:
-    """True where the next step's episodes may be played while this one trains: not over a
-    checkpoint, nor where its weights play dev tasks."""
-    is_kept = next_step % checkpoint_every_steps == 0 or next_step == params.max_steps
-    return params.max_staleness == 1 and not is_kept and next_step % params.dev.every_steps != 0
-
-
-class RolloutCollector:
-    """Collects one step after another; the next one ahead where that is asked for."""
-
-    def __init__(self, rollouts: RolloutSchedule, state: TrainerState, params: OnlineParams, *, seed: int) -> None:
-        self._rollouts, self._state, self._params, self._seed = rollouts, state, params, seed
-        self._ahead: tuple[list[Task], RolloutBatch] | None = None
-
-    def collect(self, step: int, *, is_ahead: bool) -> tuple[list[EpisodeGroup], int]:
-        """A step's groups, and by how many optimizer steps the weights that played are older.
-        More tasks are played while groups that differ are missing and refills are left.
-        `is_ahead`: the next step's episodes are begun, too."""
-        groups: list[EpisodeGroup] = []
-        missing, staleness, size = self._params.tasks_per_step, 0, self._params.group_size
-        for refill in range(1 + self._params.sampling.max_refills):
-            tasks, batch = self._ahead or self._batch(step, refill, missing)
-            self._ahead = self._batch(step + 1, 0, self._params.tasks_per_step) if is_ahead else None
-            episodes, staleness = self._rollouts.take(batch, following=self._ahead and self._ahead[1])
-            for place, task in enumerate(tasks):
-                group = self._state.grouped(task, episodes[place * size : (place + 1) * size])
-                missing -= group.has_spread
-                groups.append(group)
-            if missing <= 0:
-                break
-        return groups, staleness
-
-    def _batch(self, step: int, refill: int, missing: int) -> tuple[list[Task], RolloutBatch]:
-        size, count = self._params.group_size, distributed.count()
-        fewest = count // math.gcd(count, size)  # the fewest tasks whose episodes can be shared equally
-        tasks = self._state.sampler.choose(-(-missing // fewest) * fewest)
-        seeds = episode_seeds(Stream.ONLINE, self._seed, step, refill, count=len(tasks) * size)
-        hints = [share for task in tasks for share in self._state.replay.hints(task, size)]
-        return tasks, RolloutBatch([task for task in tasks for _ in range(size)], seeds, hints)
 
 
 def trained_groups(groups: Sequence[EpisodeGroup], params: OnlineParams) -> list[bool]:

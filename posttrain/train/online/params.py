@@ -67,10 +67,13 @@ class OnlineParams(Section):
     over them (TRL's `num_iterations`, verl's `ppo_epochs`). It ends after `max_steps`, or earlier
     when `max_generated_tokens` have been written in training. `minibatches`: parts that a pass is
     cut into, an optimizer step each (verl's train_batch_size / `ppo_mini_batch_size`): equal
-    numbers of whole groups, shuffled once a step. `average`: the loss is a mean over the tokens of
-    the minibatch, as verl's is (DAPO), over its episodes of the mean of each (GRPO), or the sum
-    over its tokens through its episodes times `agent.max_context_tokens` (Dr. GRPO). With `retry`
-    a group is reflections on one failed try of its task, each rewarded as the retry behind it."""
+    numbers of whole groups, shuffled once a step. `max_staleness`: by how many steps the weights
+    that began an episode may be older than those that learn from it; with 1 the next step's
+    episodes are played while this one trains, with more play never pauses, and a step takes the
+    groups that end first. `average`: the loss is a mean over the tokens of the minibatch, as verl's
+    is (DAPO), over its episodes of the mean of each (GRPO), or the sum over its tokens through its
+    episodes times `agent.max_context_tokens` (Dr. GRPO). With `retry` a group is reflections on one
+    failed try of its task, each rewarded as the retry behind it."""
 
     example: ClassVar[str] = (
         "{max_steps: 88, max_generated_tokens: null, tasks_per_step: 16, group_size: 8, temperature: 1.0, "
@@ -88,7 +91,7 @@ class OnlineParams(Section):
     temperature: Annotated[float, Field(gt=0, le=2)]
     updates_per_step: SmallCount
     minibatches: SmallCount = 1
-    max_staleness: Literal[0, 1]
+    max_staleness: Annotated[int, Field(ge=0, le=64)]
     sampling: SamplingParams
     join: ReplayParams
     credit: CreditParams
@@ -155,8 +158,8 @@ class OnlineParams(Section):
         ]
         if self.max_staleness and looks_back:
             yield (
-                f"max_staleness is 1 and {looks_back[0]}: the next step would be chosen before this one is seen; "
-                "set max_staleness to 0, or take tasks as they come"
+                f"max_staleness is {self.max_staleness} and {looks_back[0]}: the next step would be chosen before this "
+                "one is seen; set max_staleness to 0, or take tasks as they come"
             )
         if isinstance(credit, ImitationCredit) and not isinstance(self.join, ExpertReplay | EditReplay):
             yield f"credit is imitation and join is {self.join.type}: there is nothing to imitate; join an expert"
@@ -167,8 +170,13 @@ class OnlineParams(Section):
             )
         if isinstance(credit, BranchValueCredit) and self.max_staleness:
             yield (
-                "credit is branch_values and max_staleness 1: branches would be played by other weights than their "
-                "episodes; set max_staleness to 0"
+                f"credit is branch_values and max_staleness {self.max_staleness}: branches would be played by other "
+                "weights than their episodes; set max_staleness to 0"
+            )
+        if self.max_staleness > 1 and self.retry.type != "none":
+            yield (
+                f"max_staleness is {self.max_staleness} and retry {self.retry.type}: a retry is played by the weights "
+                "of its reflection; set max_staleness to 0 or 1"
             )
         if isinstance(credit, BranchValueCredit | ProcessModelCredit) and refills:
             yield (

@@ -36,6 +36,7 @@ MAX_SKIPPED = 3  # updates in a row
 BEST = "best.safetensors"
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.pt", "online.json"  # files of a checkpoint
 _PARTS = ("sampler", "history", "replay", "constraints", "kl", "dev")
+_COUNTS = ("num_generated", "num_begun", "num_skipped")
 
 OnStep = Callable[[int, Sequence[ScoredEpisode], Sequence[float]], None]
 
@@ -71,6 +72,7 @@ class TrainerState:
         self.kl = KlWeight(params.kl)
         self.dev = DevEvaluation(params.dev, inputs)
         self.num_generated = 0
+        self.num_begun = 0  # groups of asynchronous play
         self.num_skipped = 0  # updates in a row
 
     def done_frac(self, step: int) -> float:
@@ -111,12 +113,13 @@ class TrainerState:
 
     def state(self) -> Mapping[str, object]:
         parts = {name: getattr(self, name).state() for name in _PARTS}
-        return {**parts, "num_generated": self.num_generated, "num_skipped": self.num_skipped}
+        return {**parts, **{name: getattr(self, name) for name in _COUNTS}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         for name in _PARTS:
             getattr(self, name).restore(state[name])
-        self.num_generated, self.num_skipped = state["num_generated"], state["num_skipped"]
+        for name in _COUNTS:
+            setattr(self, name, state[name])
 
 
 class DevEvaluation:
