@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from posttrain.config.params import Params
     from posttrain.memory_estimate.advice import CardPlan, Change
     from posttrain.memory_estimate.processes import Processes
     from posttrain.memory_estimate.stages import StageMemory
@@ -24,12 +25,11 @@ def memory_table(
 ) -> str:
     """Memory of each stage by part, of several processes in the first, and the changes that make
     all fit."""
-    from posttrain.config.params import load_params
     from posttrain.memory_estimate.advice import plan_for_card
     from posttrain.memory_estimate.model import model_config
     from posttrain.memory_estimate.processes import LAUNCHED, Processes, server_memory
 
-    params = load_params(params_yaml)
+    params = read_params(params_yaml)
     config = model_config(params, folder=model_folder)
     with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of PEFT about transformers
         # without servers the environment says who plays
@@ -47,6 +47,18 @@ def memory_table(
                 "episodes"
             )
     return text
+
+
+def read_params(file: Path) -> "Params":
+    """A file of knobs, or `params.yaml` with the first override of an experiment file."""
+    from posttrain.config.params import load_params, parse_params, read_knobs
+    from posttrain.experiments.plan import read_plan, variants, with_knobs
+
+    if not file.is_file() or "overrides" not in (read_knobs(file.read_bytes(), source=str(file)) or {}):
+        return load_params(file)
+    text = Path("params.yaml").read_text(encoding="utf-8")
+    first = variants(read_plan(file, (), ()), text)[0]
+    return parse_params(read_knobs(with_knobs(text, first), source=str(file)), source=str(file))
 
 
 def _text(plan: "CardPlan") -> str:

@@ -48,7 +48,9 @@ def add_pipeline(commands: Commands) -> None:
     command = add_command(commands, "plan", plan)
     command.add_argument("targets", **targets)
     command.add_argument("--gpu", type=float, metavar="GIB", help="instead: does each stage fit on a card of so much?")
-    command.add_argument("--params", type=Path, default=Path("params.yaml"), help="with --gpu: another file of knobs")
+    command.add_argument(
+        "--params", type=Path, default=Path("params.yaml"), help="with --gpu: other knobs, or an experiment"
+    )
     command.add_argument("--model", type=Path, metavar="FOLDER", help="with --gpu: where the model's config.json is")
     command.add_argument(
         "--processes", type=int, default=1, metavar="N", help="with --gpu: that train together, a card each"

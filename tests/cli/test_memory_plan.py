@@ -60,6 +60,16 @@ def test_of_several_processes_the_first_is_told_and_a_server_beside_it(here: Pat
     assert "processes" not in alone.stdout
 
 
+def test_an_experiment_is_estimated_by_its_first_override(here: Path, repository: Path):
+    (here / "params.yaml").write_bytes((repository / "params.yaml").read_bytes())
+    (here / "exp.yaml").write_text("overrides: [{name: short, set: {train_sft.batch_size: 4}}]")
+    texts = [
+        posttrain("plan", "--gpu", 24, "--model", "model", *more).stdout for more in ((), ("--params", "exp.yaml"))
+    ]
+    assert texts[0].splitlines()[1] == texts[1].splitlines()[1]
+    assert texts[0].splitlines()[2] != texts[1].splitlines()[2]
+
+
 def test_a_card_that_is_too_small_is_answered_with_what_to_change(here: Path):
     given = ["plan", "--gpu", 0.9, "--params", "other.yaml", "--model", "model"]
     text = posttrain(*given).stdout
