@@ -95,8 +95,8 @@ KNOBS: dict[str, Any] = {
     "agent.max_turns": 1,
     "validate_data.max_tokens": WIDTH,
     "train_sft.batch_size": 4,
-    "train_sft.max_steps": 2,
-    "train_sft.eval_every_steps": 2,
+    "train_sft.max_steps": 4,
+    "train_sft.eval_every_steps": 4,
     "train_sft.optimizer": "adamw",
     "train_sft.label_weights": {},
     "train_reward_model.batch_size": 4,
@@ -120,11 +120,11 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--launch", type=Path, default=Path("infra/accelerate/ddp.yaml"))
     parser.add_argument("--to", type=Path, default=Path("reports/footprint.json"))
-    parser.add_argument("--run", nargs=3, metavar=("STAGE", "PARAMS", "MODEL"), help=argparse.SUPPRESS)
+    parser.add_argument("--run", nargs=4, metavar=("STAGE", "PARAMS", "MODEL", "FOLDER"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.run:
-        stage, params, model = given.run
-        _run(stage, read_params(Path(params)), Path(model))
+        stage, params, model, own = given.run
+        _run(stage, read_params(Path(params)), Path(model), Path(own))
         return
     chosen = [getattr(given, name).split(",") for name in ("sizes", "adapters", "stages")]
     found, processes = [], Processes.of(given.launch, count=given.processes, servers=0)
@@ -147,7 +147,8 @@ def _compared(
     planned = stage_memory(STAGES[stage], params, SIZES[size], num_slots=num_slots, processes=processes)
     if not model.exists():
         make_model(SIZES[size], params, model)
-    command = [sys.executable, "-m", "benchmarks.footprint", "--run", stage, str(params_yaml), str(model)]
+    own = Path(tempfile.mkdtemp(dir=folder))  # of all processes
+    command = [sys.executable, "-m", "benchmarks.footprint", "--run", stage, *map(str, (params_yaml, model, own))]
     if processes.count > 1:
         launcher = ["-m", "posttrain.provenance.launcher", "--config_file", str(launch)]
         command[1:2] = [*launcher, "--num_processes", str(processes.count), "-m"]
@@ -206,17 +207,17 @@ def make_model(config: PretrainedConfig, params: Params, folder: Path) -> None:
     save_model(AutoModelForCausalLM.from_config(config), tokenizer, folder)
 
 
-def _run(stage: str, params: Params, folder: Path) -> None:
+def _run(stage: str, params: Params, folder: Path, own: Path) -> None:
     before = restart_peak()
-    run_stage(stage, params, folder)
+    run_stage(stage, params, folder, own)
     if distributed.index() == distributed.count() - 1:
         print(json.dumps({"before": before, "peak": memory_now("VmHWM")}), flush=True)
 
 
-def run_stage(stage: str, params: Params, folder: Path) -> None:
-    """Two steps of a stage with the model of a folder."""
+def run_stage(stage: str, params: Params, folder: Path, own: Path) -> None:
+    """Two steps of a stage with the model of a folder; checkpoints go to `own`."""
     codec = load_codec(folder)
-    with tempfile.TemporaryDirectory() as scratch, open_run(Path(scratch)) as run:
+    with open_run(own) as run:
         common: dict[str, Any] = {"seed": 0, "run": run}
         rows = [_row(params, seed) for seed in range(8)]
         pairs = [(rows[place], rows[-1 - place]) for place in range(4)]
@@ -226,8 +227,8 @@ def run_stage(stage: str, params: Params, folder: Path) -> None:
         else:
             model = held(load_trainable(folder, params.model, seed=0))
         if stage == "sft":
-            own: dict[str, Any] = {"values": [""] * 8, "shares": {}, "dev_rows": rows[:4], "params": params.train_sft}
-            train_sft(model, codec.tokenizer, rows=rows, **own, **common)
+            data: dict[str, Any] = {"values": [""] * 8, "shares": {}, "dev_rows": rows[:4], "params": params.train_sft}
+            train_sft(model, codec.tokenizer, rows=rows, **data, **common)
         optimizer = OptimizerParams(lr=1e-3, optimizer=params.train_policy.optimizer)
         how = {"optimizer_params": optimizer, "checkpoint_every_steps": 2, **common}
         if isinstance(algorithm := params.train_policy.algorithm, DpoParams):

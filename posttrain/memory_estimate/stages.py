@@ -172,7 +172,7 @@ def _resampling(own: _StageSetup) -> None:
 def _sft(own: _StageSetup) -> None:
     knobs, model = own.params.train_sft, own.trainable()
     width = own.params.validate_data.max_tokens
-    _supervised(own, model, rows_at_once(own.params, "train_sft"), width, knobs.optimizer)
+    _supervised(own, model, rows_at_once(own.params, "train_sft"), width, knobs.optimizer, knobs.batch_size)
     with torch.no_grad():
         agent_logprobs(
             model,
@@ -182,22 +182,26 @@ def _sft(own: _StageSetup) -> None:
         )
 
 
-def _supervised(own: _StageSetup, model: Any, num_rows: int, width: int, optimizer: OptimizerKind) -> None:
+def _supervised(
+    own: _StageSetup, model: Any, num_rows: int, width: int, optimizer: OptimizerKind, batch_size: int
+) -> None:
     def loss() -> Tensor:
         return -agent_logprobs(model, *_rows(num_rows, width)).sum()
 
-    _step(own, model, _optimizer(own, model, optimizer), loss)
+    _step(own, model, _optimizer(own, model, optimizer), loss, is_cut=num_rows * count() < batch_size)
 
 
 def _reward_model(own: _StageSetup) -> None:
     model = own.trainable(is_reward=True)
-    input_ids, _ = _rows(rows_at_once(own.params, "train_reward_model"), own.params.agent.max_context_tokens)
+    num_rows = rows_at_once(own.params, "train_reward_model")
+    input_ids, _ = _rows(num_rows, own.params.agent.max_context_tokens)
 
     def loss() -> Tensor:
         scores: Tensor = model(input_ids=input_ids, attention_mask=torch.ones_like(input_ids)).logits
         return scores.sum()
 
-    _step(own, model, _optimizer(own, model, "adamw"), loss)
+    is_cut = num_rows * count() < 2 * own.params.train_reward_model.batch_size
+    _step(own, model, _optimizer(own, model, "adamw"), loss, is_cut=is_cut)
 
 
 def _policy(own: _StageSetup) -> None:
@@ -217,21 +221,23 @@ def _rejection_sampling(own: _StageSetup, model: Any, algorithm: RejectionSampli
         num_copies = 2 if algorithm.ewc_weight else 1  # with the Fisher information of each
         start = [[one.detach().clone() for one in model.parameters() if one.requires_grad] for _ in range(num_copies)]
     width, optimizer = own.params.agent.max_context_tokens, own.params.train_policy.optimizer
-    _supervised(own, model, _policy_rows(own.params, algorithm), width, optimizer)
+    _supervised(own, model, _policy_rows(own.params, algorithm), width, optimizer, algorithm.batch_size)
     _run_engine(own, model)
     del start
 
 
 def _on_pairs(own: _StageSetup, model: Any, algorithm: PairParams) -> None:
     add_fused_lm_head(behind_adapters(model))
-    input_ids, labels = _rows(_policy_rows(own.params, algorithm), own.params.agent.max_context_tokens)
+    num_rows = _policy_rows(own.params, algorithm)
+    input_ids, labels = _rows(num_rows, own.params.agent.max_context_tokens)
 
     def loss() -> Tensor:
         mask = torch.ones_like(input_ids)
         found: Tensor = model(input_ids=input_ids, attention_mask=mask, labels=labels, fused_lm_head=True).log_probs
         return found.sum()
 
-    _step(own, model, _optimizer(own, model, own.params.train_policy.optimizer), loss)
+    optimizer = _optimizer(own, model, own.params.train_policy.optimizer)
+    _step(own, model, optimizer, loss, is_cut=num_rows * count() < 2 * algorithm.batch_size)
 
 
 def _online(own: _StageSetup, model: Any, algorithm: OnlineParams) -> None:
@@ -265,7 +271,8 @@ def _online(own: _StageSetup, model: Any, algorithm: OnlineParams) -> None:
         if critic is not None:
             with own.tracker.agreeing():  # that there are returns to learn
                 critic.learn([_whole_rows(of_critic, width)] * 2, [torch.zeros(of_critic, width - 1)] * 2)
-        _step(own, model, optimizer, loss)
+        num_episodes = algorithm.tasks_per_step // algorithm.minibatches * algorithm.group_size
+        _step(own, model, optimizer, loss, is_cut=rows_per_part * count() < num_episodes)
 
     if algorithm.max_staleness:
         engine = _run_engine(own, model)
@@ -344,8 +351,9 @@ def _bytes_of_averages(size: int) -> int:
     return 8 * size if size < _EIGHT_BIT_LEAST else 2 * (size + 4 * -(-size // _EIGHT_BIT_BLOCK))
 
 
-def _step(own: _StageSetup, model: nn.Module, optimizer: Any, loss: Callable[[], Tensor]) -> None:
-    """Run an optimizer step and a part of the next one: by then all lasting state is allocated."""
+def _step(own: _StageSetup, model: nn.Module, optimizer: Any, loss: Callable[[], Tensor], *, is_cut: bool) -> None:
+    """Run an optimizer step and a part of the next one: by then all lasting state is allocated. A
+    step that `is_cut` into parts has gradients while the next part is computed."""
     with own.tracker.labelled(GRADIENTS):
         weights = list(named_weights(model).values())
         for weight in weights:
@@ -354,6 +362,8 @@ def _step(own: _StageSetup, model: nn.Module, optimizer: Any, loss: Callable[[],
     torch.nn.utils.clip_grad_norm_(weights, MAX_GRAD_NORM)
     with own.tracker.labelled(OPTIMIZER):
         optimizer.step()
+    if not is_cut:
+        optimizer.zero_grad()
     loss().backward()  # type: ignore[no-untyped-call]
     optimizer.zero_grad()
     del buckets, weights

@@ -81,10 +81,18 @@ def test_a_weight_that_is_trained_by_adamw_takes_sixteen_bytes(stage, dtype):
 def test_of_adapters_only_these_are_trained_and_the_rest_is_as_it_is_computed_in():
     num_adapters = 3 * (4 * (64 + 64) + 4 * (96 + 64))
     for dtype, size in (("float32", 4), ("bfloat16", 2)):
-        parts = parts_of("train_sft", knobs(adapter=LORA, dtype=dtype))
+        # in two parts: with the second there are gradients of the first
+        parts = parts_of("train_sft", knobs({"train_sft.batch_size": 2}, adapter=LORA, dtype=dtype, rows_at_once=1))
         assert parts[GRADIENTS] == 4 * num_adapters
         frozen = parts[WEIGHTS] - 4 * num_adapters
         assert size * sum(sizes(CONFIG)) <= frozen < size * sum(sizes(CONFIG)) + 4096
+
+
+def test_a_step_in_one_part_has_no_gradients_until_it_has_lost_its_activations():
+    long = {"validate_data.max_tokens": 1024, "train_sft.batch_size": 2}
+    whole, cut = (parts_of("train_sft", knobs(long, rows_at_once=rows)) for rows in (2, 1))
+    assert whole.get(GRADIENTS, 0) < cut[GRADIENTS] == 4 * sum(sizes(CONFIG))
+    assert whole[ACTIVATIONS] > 1.9 * cut[ACTIVATIONS]
 
 
 @pytest.mark.parametrize("kind", ["nf4", "int8"])
