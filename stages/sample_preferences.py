@@ -71,7 +71,7 @@ def _sampled(run: StageRun) -> tuple[list[TrajectoryRow], list[Pair], dict[str, 
     about = {
         "num_tasks": len(group_by_task(rows)),
         "num_samples": settings.num_samples,
-        "num_ties": len(tasks) - len(pairs),
+        "num_ties": len(tasks) - len({pair.chosen.trajectory.task_id for pair in pairs}),
         "num_lost": len(trajectories) - len(kept),
         "success_rate": sum(played.is_success for played in kept) / len(kept),
         "strict_success_rate": sum(played.is_strict_success for played in kept) / len(kept),
@@ -90,8 +90,9 @@ def _shared(own: Sequence[Pair], imported: Sequence[Pair], import_frac: float) -
     """With weights by which `import_frac` of the drawn pairs are imported, where there are both."""
     if not own or not imported:
         return list(own), list(imported)
-    own_weight, weight = (1 - import_frac) / len(own), import_frac / len(imported)
-    return [replace(one, weight=own_weight) for one in own], [replace(one, weight=weight) for one in imported]
+    own_weight, weight = (1 - import_frac) / sum(one.weight for one in own), import_frac / len(imported)
+    shared = [replace(one, weight=own_weight * one.weight) for one in own]
+    return shared, [replace(one, weight=weight) for one in imported]
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ class SamplePreferencesParams(Section):
     # the reward model is judged by the best of four
     num_samples: Annotated[int, Field(ge=4, le=100_000, description=SLIP)]
     temperature: Temperature
-    pairs: Literal["best_worst", "closest"]
+    pairs: Literal["best_worst", "closest", "all"]
     edit_pairs: bool
     thumbs: Literal["none", "one", "all"] = "none"
 

@@ -1,12 +1,14 @@
 """Preference pairs of a policy's episodes: a better and a worse one of the same task.
 
 Episodes of different tasks are never compared: their rewards differ by how hard the task was. A
-task gives one pair; more of them would share their episodes and count its mistakes several times.
-The best and the worst show most surely which is better, the closest what makes the difference.
+task gives one pair, of which the best and the worst show most surely which is better, the closest
+what makes the difference; or all of its pairs (InstructGPT, arXiv 2203.02155), which share their
+episodes and so count together as one.
 """
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from typing import Literal
 
@@ -27,9 +29,10 @@ class PairKind(StrEnum):
     SAID = "said"  # somebody said so
 
 
-def pairs_of(rows: Sequence[TrajectoryRow], rule: Literal["best_worst", "closest"]) -> list[Pair]:
+def pairs_of(rows: Sequence[TrajectoryRow], rule: Literal["best_worst", "closest", "all"]) -> list[Pair]:
     """At most one pair per task, in the order of the tasks; of equals the earlier episode is taken,
-    and rewards that differ by rounding make none. Lost episodes are in none.
+    and rewards that differ by rounding make none. Lost episodes are in none. `all`: every two
+    episodes of a task whose rewards differ, with weights by which each task is drawn as often.
 
     `best_worst`: rewards 0.2, 1.0, 0.2, 1.0 pair the second with the first. `closest`: of the first
     kind that the task has (`PairKind`), the pair with the smallest difference. With rewards 1.0 and
@@ -39,6 +42,9 @@ def pairs_of(rows: Sequence[TrajectoryRow], rule: Literal["best_worst", "closest
     kept = [row for row in rows if not row.trajectory.is_aborted]
     if unscored := [row.trajectory_id for row in kept if row.trajectory.reward is None]:
         raise ValueError(f"{len(unscored)} of {len(kept)} episodes have no reward, the first is {unscored[0]}")
+    if rule == "all":
+        found = [all_pairs_of(group) for group in group_by_task(kept)]
+        return [replace(pair, weight=1 / len(own)) for own in found for pair in own]
     choose = _best_and_worst if rule == "best_worst" else _closest
     return [pair for group in group_by_task(kept) if (pair := choose(group)) is not None]
 

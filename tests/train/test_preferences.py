@@ -154,3 +154,14 @@ def test_real_trajectories_with_rewards_make_pairs(shared_data, tmp_path):
     assert len(pairs) == 26
     assert {(pair.chosen.trajectory.reward, pair.rejected.trajectory.reward) for pair in pairs} == {(1.0, 0.0)}
     assert read_pairs(tmp_path / "pairs.parquet") == pairs
+
+
+def test_all_pairs_of_a_task_count_together_as_one():
+    rows = [episode("t", reward) for reward in (1.0, 0.5, 0.0)] + [episode("u", reward) for reward in (1.0, 0.0, 0.0)]
+    found = pairs_of([*rows, episode("v", 1.0)], "all")
+    assert [(one.chosen, one.rejected) for one in found[:3]] == [
+        (rows[0], rows[1]),
+        (rows[0], rows[2]),
+        (rows[1], rows[2]),
+    ]
+    assert [one.weight for one in found] == [1 / 3] * 3 + [1 / 2] * 2
