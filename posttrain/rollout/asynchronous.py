@@ -102,7 +102,7 @@ class AsynchronousSource(Protocol):
 
 
 @dataclass(slots=True)
-class PlayedGroup:
+class GroupInPlay:
     """A group by the number under which it was begun, and the last training step that may learn
     from it; without episodes while it is played."""
 
@@ -121,8 +121,8 @@ class AsynchronousRollouts:
         num_threads = torch.get_num_threads()  # each thread's own setting: another number gives other bits
         self._thread = threading.Thread(target=self._run, args=(num_threads,), name="play", daemon=True)
         self._changed = threading.Condition()
-        self._in_play: dict[int, PlayedGroup] = {}
-        self._over: list[PlayedGroup] = []
+        self._in_play: dict[int, GroupInPlay] = {}
+        self._over: list[GroupInPlay] = []
         self._error: BaseException | None = None
 
     def __enter__(self) -> Self:
@@ -137,11 +137,11 @@ class AsynchronousRollouts:
         self._thread.join()
         self._loop.close()
 
-    def begin(self, group: PlayedGroup, tasks: Sequence[Task], seeds: Sequence[int]) -> None:
+    def begin(self, group: GroupInPlay, tasks: Sequence[Task], seeds: Sequence[int]) -> None:
         self._in_play[group.number] = group
         asyncio.run_coroutine_threadsafe(self._play(group, tasks, seeds), self._loop)
 
-    def take(self, count: int, *, step: int) -> list[PlayedGroup]:
+    def take(self, count: int, *, step: int) -> list[GroupInPlay]:
         """The groups that training step `step` learns from: those that ended first, but for whom
         another would miss its deadline. Raises the error of a group that failed."""
         while True:
@@ -168,7 +168,7 @@ class AsynchronousRollouts:
         self._source.refresh()
         self._gate.open()
 
-    async def _play(self, group: PlayedGroup, tasks: Sequence[Task], seeds: Sequence[int]) -> None:
+    async def _play(self, group: GroupInPlay, tasks: Sequence[Task], seeds: Sequence[int]) -> None:
         error: BaseException | None = None
         try:
             group.episodes = await self._source.play(tasks, seeds, name=f"group {group.number}", gate=self._gate)
@@ -196,13 +196,13 @@ class AsynchronousRollouts:
 
 
 def first_in_time(
-    over: Sequence[PlayedGroup], in_play: Sequence[PlayedGroup], count: int, *, step: int
-) -> list[PlayedGroup]:
+    over: Sequence[GroupInPlay], in_play: Sequence[GroupInPlay], count: int, *, step: int
+) -> list[GroupInPlay]:
     """At most `count` groups of those that are `over`, the earlier first, such that all others can
     meet their deadlines with as many in each later step. Two a step, in step 5, of deadlines 7, 5,
     6 (over) and 6 (in play): the first and the second; of 6, 7 (over) and 5 (in play) the first,
     and the other place is kept for the last."""
-    left, taken = Counter(max(one.deadline, step) for one in (*over, *in_play)), list[PlayedGroup]()
+    left, taken = Counter(max(one.deadline, step) for one in (*over, *in_play)), list[GroupInPlay]()
 
     def num_due() -> int:
         """How many must be taken now: for each later step those due by then, less what it and the

@@ -107,8 +107,8 @@ class EpisodeSampler:
         return self.scored(trajectories, tasks)
 
     async def play(self, tasks: Sequence[Task], seeds: Sequence[int], *, name: str, gate: Gate) -> list[Trajectory]:
-        """As `sample` of a share, of messages that pass the gate, beside others that are played
-        under other names."""
+        """Play a scored episode of `tasks[i]` under `seeds[i]` for every i, each message through the
+        gate, while others are played under other names."""
         own = TokenPolicy(GatedEngine(self._made_engine(), gate), self.codec, temperature=self._temperature)
         played = await play_episodes(
             self._others.with_own(own, temperature=self._temperature),

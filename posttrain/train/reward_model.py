@@ -135,7 +135,7 @@ def heads_loss(margins_N_K: Tensor, orders_N_K: Tensor, weights_K: Tensor) -> Te
 
 
 def fold_heads(model: Any, weights: Sequence[float]) -> Any:
-    """The model with the weighted sum of its heads as the only one."""
+    """Replace the heads of a model by one, their weighted sum; returns the plain model."""
     model = merge_adapters(model)
     with torch.no_grad():
         summed = torch.tensor(weights, dtype=model.score.weight.dtype, device=model.device) @ model.score.weight

@@ -7,14 +7,14 @@ import random
 import pytest
 import torch
 
-from posttrain.rollout.asynchronous import AsynchronousRollouts, Gate, GatedEngine, PlayedGroup, first_in_time
+from posttrain.rollout.asynchronous import AsynchronousRollouts, Gate, GatedEngine, GroupInPlay, first_in_time
 from posttrain.rollout.engines.protocol import GenerateRequest
 from posttrain.rollout.engines.torch_engine import TorchEngine
 from tests.rollout.tiny_models import tiny_model
 
 
 def groups(*deadlines, start=0):
-    return [PlayedGroup(start + place, deadline) for place, deadline in enumerate(deadlines)]
+    return [GroupInPlay(start + place, deadline) for place, deadline in enumerate(deadlines)]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_no_group_is_late_however_long_each_takes(seed):
     in_play, over, number, num_overtaken = [], [], 0, 0
     for step in range(40):
         for _ in range(count * (1 + staleness // 2) - len(in_play) - len(over)):
-            in_play.append(PlayedGroup(number, step + staleness))
+            in_play.append(GroupInPlay(number, step + staleness))
             number += 1
         while len(taken := first_in_time(over, in_play, count, step=step)) < count:
             over.append(in_play.pop(rng.randrange(len(in_play))))
@@ -105,7 +105,7 @@ def test_a_message_behind_new_weights_is_written_by_them_in_a_context_that_the_o
 
     with AsynchronousRollouts(Source()) as rollouts:
         is_between, go_on = asyncio.Event(), asyncio.Event()
-        rollouts.begin(PlayedGroup(0, 9), [None], [1])
+        rollouts.begin(GroupInPlay(0, 9), [None], [1])
         asyncio.run_coroutine_threadsafe(is_between.wait(), rollouts._loop).result()
         rollouts.resume()
         rollouts._loop.call_soon_threadsafe(go_on.set)
@@ -127,7 +127,7 @@ def test_the_error_of_a_group_is_raised_where_it_is_waited_for():
             raise ZeroDivisionError("our bug")
 
     with AsynchronousRollouts(Source()) as rollouts:
-        rollouts.begin(PlayedGroup(0, 9), [None], [1])
+        rollouts.begin(GroupInPlay(0, 9), [None], [1])
         with pytest.raises(ZeroDivisionError, match="our bug"):
             rollouts.take(1, step=0)
 
@@ -146,6 +146,6 @@ def test_what_is_still_played_ends_with_the_training():
                 raise
 
     with AsynchronousRollouts(Source()) as rollouts:
-        rollouts.begin(PlayedGroup(0, 9), [None], [1])
+        rollouts.begin(GroupInPlay(0, 9), [None], [1])
         rollouts.resume()
     assert is_cancelled == ["group 0"]

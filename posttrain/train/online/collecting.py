@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from posttrain.models import distributed
-from posttrain.rollout.asynchronous import AsynchronousRollouts, PlayedGroup
+from posttrain.rollout.asynchronous import AsynchronousRollouts, GroupInPlay
 from posttrain.rollout.episode_sampler import Stream, episode_seeds
 from posttrain.rollout.generator import EpisodeSource, RolloutBatch, RolloutSchedule
 from posttrain.runtime.exits import ConfigurationError
@@ -118,7 +118,7 @@ class AsynchronousCollector:
         self._tasks[number], self._begun[number] = task, step
         if distributed.is_first():
             seeds = episode_seeds(Stream.ASYNCHRONOUS, self._seed, number, count=size)
-            self._playing.begin(PlayedGroup(number, step + self._params.max_staleness), [task] * size, seeds)
+            self._playing.begin(GroupInPlay(number, step + self._params.max_staleness), [task] * size, seeds)
 
 
 @contextmanager
