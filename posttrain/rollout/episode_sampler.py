@@ -15,7 +15,7 @@ from posttrain.rewards.total import RuleReward, load_reward
 from posttrain.rollout.asynchronous import Gate, GatedEngine
 from posttrain.rollout.engines.choice import make_engine
 from posttrain.rollout.engines.protocol import Engine
-from posttrain.rollout.episodes import play_episodes, refuse_many_aborted, run_episodes
+from posttrain.rollout.episodes import refuse_many_aborted, run_beside, run_episodes
 from posttrain.rollout.offers import open_domain
 from posttrain.rollout.params import AgentParams
 from posttrain.rollout.policy import Policy, TokenPolicy
@@ -107,10 +107,10 @@ class EpisodeSampler:
         return self.scored(trajectories, tasks)
 
     async def play(self, tasks: Sequence[Task], seeds: Sequence[int], *, name: str, gate: Gate) -> list[Trajectory]:
-        """Play a scored episode of `tasks[i]` under `seeds[i]` for every i, each message through the
-        gate, while others are played under other names."""
+        """Play a scored episode of `tasks[i]` under `seeds[i]` for every i, each message through
+        the gate, while others are played under other names."""
         own = TokenPolicy(GatedEngine(self._made_engine(), gate), self.codec, temperature=self._temperature)
-        played = await play_episodes(
+        played = await run_beside(
             self._others.with_own(own, temperature=self._temperature),
             tasks,
             domain=self.domain,

@@ -42,12 +42,12 @@ def run_episodes(
     progress: Callable[[int, int], None] | None = None,
     on_end: Callable[[int, Trajectory], None] | None = None,
 ) -> list[Trajectory]:
-    """`play_episodes` for who has no running event loop."""
-    played = play_episodes(policy, tasks, domain=domain, limits=limits, seeds=seeds, progress=progress, on_end=on_end)
+    """`run_beside` for who has no running event loop."""
+    played = run_beside(policy, tasks, domain=domain, limits=limits, seeds=seeds, progress=progress, on_end=on_end)
     return asyncio.run(played)
 
 
-async def play_episodes(
+async def run_beside(
     policy: Policy,
     tasks: Sequence[Task],
     *,
