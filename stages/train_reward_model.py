@@ -113,7 +113,7 @@ def train_reward_model(run: StageRun) -> None:
 
 
 def _orders(pairs: Sequence[Pair], heads: Sequence[str]) -> list[list[float]]:
-    """Of all pairs by each head. Raises ConfigurationError for a head that no pair teaches."""
+    """Order every pair by each head. Raises ConfigurationError for a head that no pair teaches."""
     if heads and is_sharded():
         raise ConfigurationError("train_reward_model.heads are not learnt under FSDP: take ddp.yaml, or no heads")
     orders = [orders_of(pair, heads) for pair in pairs]
