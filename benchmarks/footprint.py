@@ -215,7 +215,7 @@ def _run(stage: str, params: Params, folder: Path, own: Path) -> None:
 
 
 def run_stage(stage: str, params: Params, folder: Path, own: Path) -> None:
-    """Two steps of a stage with the model of a folder; checkpoints go to `own`."""
+    """A few steps of a stage with the model of a folder; checkpoints go to `own`."""
     codec = load_codec(folder)
     with open_run(own) as run:
         common: dict[str, Any] = {"seed": 0, "run": run}

@@ -6,7 +6,9 @@ one process.
 """
 
 import itertools
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,7 +33,7 @@ def find(ground: Ground) -> Iterator[dict[str, Any]]:
         card = CardPlan(_card_bytes(), (), ())
         planned = stage_memory(STAGES[stage], params, SIZES[size], gpu_bytes=card.limit)
         forget()
-        run_stage(stage, params, folder)
+        run_stage(stage, params, folder, Path(tempfile.mkdtemp(dir=ground.folder)))
         allocated, reserved, outside = _taken()
         yield {
             "size": size,

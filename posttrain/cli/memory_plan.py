@@ -27,15 +27,12 @@ def memory_table(
     all fit."""
     from posttrain.memory_estimate.advice import plan_for_card
     from posttrain.memory_estimate.model import model_config
-    from posttrain.memory_estimate.processes import LAUNCHED, Processes, server_memory
+    from posttrain.memory_estimate.processes import LAUNCHED, server_memory
 
     params = read_params(params_yaml)
     config = model_config(params, folder=model_folder)
     with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of PEFT about transformers
-        # without servers the environment says who plays
-        text = _text(
-            plan_for_card(params, config, gpu_gib=gpu_gib, processes=processes if processes != Processes() else None)
-        )
+        text = _text(plan_for_card(params, config, gpu_gib=gpu_gib, processes=processes))
         if processes.count > 1:
             text += f"\n{', '.join(LAUNCHED)}: the first of {processes.count} processes, each with a card of its own"
         if processes.servers:

@@ -10,7 +10,7 @@ from transformers import PretrainedConfig
 
 from posttrain.config.params import Params
 from posttrain.memory_estimate.model import model_config
-from posttrain.memory_estimate.processes import Processes
+from posttrain.memory_estimate.processes import ALONE, Processes
 from posttrain.memory_estimate.stages import STAGES, NotEstimatedError, StageMemory, rows_at_once, stage_memory
 from posttrain.memory_estimate.tracker import ACTIVATIONS, LOGITS
 from posttrain.models.params import LINEAR_LAYERS, FullAdapter, LoraAdapter
@@ -72,7 +72,7 @@ def plan_for_card(
     *,
     gpu_gib: float,
     stages: Collection[str] = tuple(STAGES),
-    processes: Processes | None = None,
+    processes: Processes = ALONE,
 ) -> CardPlan:
     """Plan for these stages, each alone on the GPU, or on those of `processes`. Raises
     ConfigurationError for wrong knobs."""

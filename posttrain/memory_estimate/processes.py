@@ -30,7 +30,8 @@ LAUNCHED = ("train_sft", "train_reward_model", "train_policy")  # the stages tha
 @dataclass(frozen=True, slots=True)
 class Processes:
     """`count` of them, each with a GPU; `is_sharded`: by FSDP, else each has the whole model
-    (DDP). With `servers` vLLM servers play, and no engine is in the processes."""
+    (DDP). With `servers` vLLM servers play, and no engine is in the processes; without, the
+    environment says who plays."""
 
     count: int = 1
     is_sharded: bool = False
@@ -52,10 +53,13 @@ class Processes:
         return cls(count, kind == "FSDP", servers)
 
 
+ALONE = Processes()
+
+
 @contextmanager
 def among(processes: Processes) -> Iterator[None]:
     """Context in which code finds itself in the first of these processes."""
-    engine = {"POSTTRAIN_ENGINE": "vllm" if processes.servers else "torch"}
+    engine = {"POSTTRAIN_ENGINE": "vllm"} if processes.servers else {}
     if processes.count == 1:
         with mock.patch.dict(os.environ, engine):
             yield
@@ -97,7 +101,7 @@ def buckets_of(weights: Sequence[Tensor]) -> list[Tensor]:
 def server_memory(params: Params, config: PretrainedConfig) -> tuple[int, int]:
     """Bytes of a vLLM server's weights, and of the keys and values of a token."""
     with torch.device("meta"):
-        weights = {id(one): one.numel() for one in shapes_of(config, params.model.dtype).parameters()}
+        num_weights = sum(one.numel() for one in shapes_of(config, params.model.dtype).parameters())
     size = getattr(torch, params.model.dtype).itemsize
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return sum(weights.values()) * size, 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * size
+    return num_weights * size, 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * size

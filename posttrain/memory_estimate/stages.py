@@ -19,7 +19,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from posttrain.config.params import Params
 from posttrain.memory_estimate.model import QuantisedShape, shapes_of
-from posttrain.memory_estimate.processes import LAUNCHED, Processes, among, buckets_of
+from posttrain.memory_estimate.processes import ALONE, LAUNCHED, Processes, among, buckets_of
 from posttrain.memory_estimate.tracker import (
     CACHE,
     ENGINE,
@@ -81,20 +81,19 @@ def stage_memory(
     *,
     num_slots: int = NUM_SLOTS,
     gpu_bytes: int | None = None,
-    processes: Processes | None = None,
+    processes: Processes = ALONE,
 ) -> StageMemory:
     """Estimate a stage, of several processes the first. An engine in this process has `num_slots`
     slots in memory (on a CPU, only those that were used), or fewer where `gpu_bytes` has no room
-    for them. Without `processes` there is one, and the environment says whether servers play."""
+    for them."""
     row_tokens = min(params.agent.max_turns * params.agent.max_new_tokens, params.agent.max_context_tokens - 1)
 
     def num_picked(shape: Sequence[int]) -> int:
         return shape[0] * min(row_tokens, shape[1]) if len(shape) == 2 else shape[0]
 
-    there = Processes(servers=int(is_elsewhere())) if processes is None else processes
     if stage not in LAUNCHED:
-        there = replace(there, count=1, is_sharded=False)
-    with among(there), tracked(vocab_size=config.vocab_size, num_picked=num_picked) as tracker:
+        processes = replace(processes, count=1, is_sharded=False)
+    with among(processes), tracked(vocab_size=config.vocab_size, num_picked=num_picked) as tracker:
         try:
             STAGES[stage](_StageSetup(params, config, tracker, num_slots, gpu_bytes))
         except StageError:
@@ -147,13 +146,18 @@ def _policy_rows(params: Params, algorithm: Phase) -> int:
     match algorithm:
         case OnlineParams() as online:
             at_once = at_once_of(params.model)
-            num_episodes = math.ceil(online.tasks_per_step // online.minibatches * online.group_size / count())
+            num_episodes = math.ceil(_num_episodes(online) / count())
             is_cut = at_once.rows is not None or at_once.tokens is not None
             return at_once.num_rows(width, num_episodes if is_cut else math.ceil(num_episodes / NUM_MICRO_BATCHES))
         case RejectionSamplingParams(batch_size=batch_size):
             return _rows_of(params, batch_size, width)
         case _:
             return _rows_of(params, algorithm.batch_size, width, is_of_pairs=True)
+
+
+def _num_episodes(online: OnlineParams) -> int:
+    """Episodes of an optimizer step, of all processes together."""
+    return online.tasks_per_step // online.minibatches * online.group_size
 
 
 def _rows_of(params: Params, batch_size: int, width: int, *, is_of_pairs: bool = False) -> int:
@@ -188,7 +192,7 @@ def _supervised(
     def loss() -> Tensor:
         return -agent_logprobs(model, *_rows(num_rows, width)).sum()
 
-    _step(own, model, _optimizer(own, model, optimizer), loss, is_cut=num_rows * count() < batch_size)
+    _step(own, model, _optimizer(own, model, optimizer), loss, num_rows=num_rows, of_step=batch_size)
 
 
 def _reward_model(own: _StageSetup) -> None:
@@ -200,8 +204,8 @@ def _reward_model(own: _StageSetup) -> None:
         scores: Tensor = model(input_ids=input_ids, attention_mask=torch.ones_like(input_ids)).logits
         return scores.sum()
 
-    is_cut = num_rows * count() < 2 * own.params.train_reward_model.batch_size
-    _step(own, model, _optimizer(own, model, "adamw"), loss, is_cut=is_cut)
+    of_step = 2 * own.params.train_reward_model.batch_size
+    _step(own, model, _optimizer(own, model, "adamw"), loss, num_rows=num_rows, of_step=of_step)
 
 
 def _policy(own: _StageSetup) -> None:
@@ -237,7 +241,7 @@ def _on_pairs(own: _StageSetup, model: Any, algorithm: PairParams) -> None:
         return found.sum()
 
     optimizer = _optimizer(own, model, own.params.train_policy.optimizer)
-    _step(own, model, optimizer, loss, is_cut=num_rows * count() < 2 * algorithm.batch_size)
+    _step(own, model, optimizer, loss, num_rows=num_rows, of_step=2 * algorithm.batch_size)
 
 
 def _online(own: _StageSetup, model: Any, algorithm: OnlineParams) -> None:
@@ -271,8 +275,7 @@ def _online(own: _StageSetup, model: Any, algorithm: OnlineParams) -> None:
         if critic is not None:
             with own.tracker.agreeing():  # that there are returns to learn
                 critic.learn([_whole_rows(of_critic, width)] * 2, [torch.zeros(of_critic, width - 1)] * 2)
-        num_episodes = algorithm.tasks_per_step // algorithm.minibatches * algorithm.group_size
-        _step(own, model, optimizer, loss, is_cut=rows_per_part * count() < num_episodes)
+        _step(own, model, optimizer, loss, num_rows=rows_per_part, of_step=_num_episodes(algorithm))
 
     if algorithm.max_staleness:
         engine = _run_engine(own, model)
@@ -351,9 +354,12 @@ def _bytes_of_averages(size: int) -> int:
     return 8 * size if size < _EIGHT_BIT_LEAST else 2 * (size + 4 * -(-size // _EIGHT_BIT_BLOCK))
 
 
-def _step(own: _StageSetup, model: nn.Module, optimizer: Any, loss: Callable[[], Tensor], *, is_cut: bool) -> None:
+def _step(
+    own: _StageSetup, model: nn.Module, optimizer: Any, loss: Callable[[], Tensor], *, num_rows: int, of_step: int
+) -> None:
     """Run an optimizer step and a part of the next one: by then all lasting state is allocated. A
-    step that `is_cut` into parts has gradients while the next part is computed."""
+    part has `num_rows` of a process; where they are not all `of_step`, of all processes, there are
+    gradients while the next part is computed."""
     with own.tracker.labelled(GRADIENTS):
         weights = list(named_weights(model).values())
         for weight in weights:
@@ -362,7 +368,7 @@ def _step(own: _StageSetup, model: nn.Module, optimizer: Any, loss: Callable[[],
     torch.nn.utils.clip_grad_norm_(weights, MAX_GRAD_NORM)
     with own.tracker.labelled(OPTIMIZER):
         optimizer.step()
-    if not is_cut:
+    if num_rows * count() >= of_step:
         optimizer.zero_grad()
     loss().backward()  # type: ignore[no-untyped-call]
     optimizer.zero_grad()

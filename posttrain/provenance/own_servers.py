@@ -19,6 +19,7 @@ from pathlib import Path
 from urllib.request import ProxyHandler, build_opener
 
 from posttrain.config.params import Params
+from posttrain.dispatch.settings import PLAYING
 from posttrain.models.params import LoraAdapter
 from posttrain.provenance.environment import TREE_ROOT
 from posttrain.provenance.nodes import NODES, free_port
@@ -47,9 +48,10 @@ _DIES_WITH_US = (
 @contextmanager
 def own_servers(stage: str, item: str, params: Params) -> Iterator[None]:
     """Context of a stage in whose environment servers are named that answer; nothing is started
-    without `POSTTRAIN_VLLM_SERVERS`. Raises ConfigurationError where the job has no GPU left to
-    train on or no vLLM, Interrupted where a server does not come up."""
-    if (count := _asked(os.environ)) == 0:
+    for one that plays no episodes, or without `POSTTRAIN_VLLM_SERVERS`. Raises ConfigurationError
+    where the job has no GPU left to train on or no vLLM, Interrupted where a server does not come
+    up."""
+    if stage not in PLAYING or (count := _asked(os.environ)) == 0:
         yield
         return
     root = Path(os.environ.get(TREE_ROOT, "."))
@@ -60,9 +62,8 @@ def own_servers(stage: str, item: str, params: Params) -> Iterator[None]:
     _write_model(_model_of(item), folder, params.model.dtype)
     how = {"DTYPE": params.model.dtype, "MAX_MODEL_LEN": str(params.agent.max_context_tokens)}
     if stage == "train_policy" and isinstance(params.model.adapter, LoraAdapter):
-        how["LORA_RANK"] = str(
-            next((rank for rank in _RANKS if rank >= params.model.adapter.r), params.model.adapter.r)
-        )
+        own_rank = params.model.adapter.r
+        how["LORA_RANK"] = str(next((rank for rank in _RANKS if rank >= own_rank), own_rank))
     command = [str((root / SERVE).absolute()), str(folder.absolute())]
     servers = [
         _Server(command, {**how, **({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})}, logs / f"{number}.log")

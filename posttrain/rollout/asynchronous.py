@@ -96,8 +96,8 @@ class AsynchronousSource(Protocol):
         ...
 
     async def play(self, tasks: Sequence[Task], seeds: Sequence[int], *, name: str, gate: Gate) -> list[ScoredEpisode]:
-        """One episode of `tasks[i]` under `seeds[i]` for every i, under ids that begin with
-        `name`."""
+        """One episode of `tasks[i]` under `seeds[i]` for every i, while others are played under
+        other names; each message passes the gate."""
         ...
 
 
@@ -112,8 +112,7 @@ class GroupInPlay:
 
 
 class AsynchronousRollouts:
-    """Groups in play and groups that are over, in the order in which they ended. The gate is shut
-    until the first `resume`."""
+    """Groups in play and groups that are over, in the order in which they ended."""
 
     def __init__(self, source: AsynchronousSource) -> None:
         self._source, self._gate = source, Gate()

@@ -16,21 +16,18 @@ from typing import Any, Protocol, Self
 import torch
 
 from posttrain.models.distributed import gather, is_first, is_sharded, share_rows
-from posttrain.rollout.asynchronous import Gate
+from posttrain.rollout.asynchronous import AsynchronousSource
 from posttrain.rollout.play_on import Fork
 from posttrain.types import ScoredEpisode, StopReason, Task
 
 
-class EpisodeSource(Protocol):
-    """Runs and scores episodes with a model in training."""
+class EpisodeSource(AsynchronousSource, Protocol):
+    """Runs and scores episodes with a model in training, all of a step or groups without a
+    pause."""
 
     @property
     def is_elsewhere(self) -> bool:
         """True where other machines write: the first process then runs all episodes."""
-        ...
-
-    def refresh(self) -> None:
-        """Copy the model's current weights."""
         ...
 
     def sleep(self) -> None:
@@ -47,11 +44,6 @@ class EpisodeSource(Protocol):
     def play_on(self, forks: Sequence[Fork]) -> list[ScoredEpisode]:
         """The branch of each fork, of one each. One whose world answers otherwise than recorded
         ends as TOOL_FAILED."""
-        ...
-
-    async def play(self, tasks: Sequence[Task], seeds: Sequence[int], *, name: str, gate: Gate) -> list[ScoredEpisode]:
-        """One episode of `tasks[i]` under `seeds[i]` for every i, while others are played under
-        other names; each message passes the gate."""
         ...
 
     def refuse_many_aborted(self, episodes: Sequence[ScoredEpisode]) -> None:

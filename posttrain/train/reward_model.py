@@ -9,7 +9,7 @@ arXiv 2406.12845), and their weighted sum is the model's score. Heads are linear
 model is written with that sum as its one head.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 from transformers import AutoModelForSequenceClassification
 from trl import RewardConfig, RewardTrainer
+from trl.trainer.reward_trainer import DataCollatorForPreference
 
 from posttrain.models import distributed
 from posttrain.models.codec import TokenRow
@@ -116,6 +117,7 @@ def train_reward_model(
         train_dataset=Dataset.from_dict(columns).select(
             drawn_by_length(lengths, weights, params.max_steps, params.batch_size, seed=seed)
         ),
+        data_collator=_PairCollator(pad_token_id=tokenizer.pad_token_id),
         processing_class=tokenizer,
         optimizer_params=optimizer_params,
         run=run,
@@ -191,10 +193,6 @@ class _RewardModel(Resumable, RewardTrainer):  # type: ignore[misc]  # trl is un
         kwargs["model"].config.num_labels = 1  # TRL refuses to train more; the head stays as wide as it is
         super().__init__(**kwargs)
         self._head_weights = torch.tensor(head_weights, device=self.args.device)
-        if head_weights:
-            self.collate, self.data_collator = (
-                _WithOrders(one) if one is self.collate else one for one in (self.collate, self.data_collator)
-            )
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -211,11 +209,11 @@ class _RewardModel(Resumable, RewardTrainer):  # type: ignore[misc]  # trl is un
         return heads_loss(margins_N_K, inputs["orders"], self._head_weights)
 
 
-class _WithOrders:
-    """A collator of pairs that keeps their orders by head, (N, K)."""
+class _PairCollator(DataCollatorForPreference):  # type: ignore[misc]  # trl is untyped
+    """TRL's, which keeps the pairs' orders by head, (N, K), where they have any."""
 
-    def __init__(self, collate: Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]) -> None:
-        self._collate = collate
-
-    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        return {**self._collate(rows), "orders": torch.tensor([row["orders"] for row in rows])}
+    def torch_call(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
+        batch: dict[str, Any] = super().torch_call(examples)
+        if "orders" in examples[0]:
+            batch["orders"] = torch.tensor([one["orders"] for one in examples])
+        return batch

@@ -1,4 +1,4 @@
-"""What one of several processes holds, against sums by hand."""
+"""Tests of the memory of one of several processes, against sums by hand."""
 
 import os
 

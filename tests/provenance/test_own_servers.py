@@ -117,6 +117,13 @@ def test_nothing_is_started_where_nobody_asked(tree, monkeypatch):
     assert not Path(".posttrain").exists()
 
 
+def test_a_stage_that_plays_nothing_starts_none(tree):
+    """A person who exports the variable runs `dvc repro`, whose first stages have no model."""
+    Path("data/models/sft/config.json").unlink()
+    with own_servers.own_servers("check_params", "", tree):
+        assert "POSTTRAIN_ENGINE" not in os.environ
+
+
 @pytest.mark.parametrize(
     ("variables", "said"),
     [

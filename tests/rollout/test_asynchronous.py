@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import math
 import random
 
 import pytest
@@ -39,7 +40,7 @@ def test_no_group_is_late_however_long_each_takes(seed):
     rng, count, staleness = random.Random(seed), 3, 2 + seed % 5
     in_play, over, number, num_overtaken = [], [], 0, 0
     for step in range(40):
-        for _ in range(count * (1 + staleness // 2) - len(in_play) - len(over)):
+        for _ in range(count * (1 + math.ceil(staleness / 2)) - len(in_play) - len(over)):
             in_play.append(GroupInPlay(number, step + staleness))
             number += 1
         while len(taken := first_in_time(over, in_play, count, step=step)) < count:

@@ -86,8 +86,8 @@ class AsynchronousCollector:
     ) -> None:
         self._playing, self._source, self._state = playing, source, state
         self._params, self._seed = params, seed
-        self._tasks: dict[int, Task] = {}  # of groups that nobody has taken, by their numbers
-        self._begun: dict[int, int] = {}  # in which step
+        # groups that nobody has taken, by their numbers: the task, and in which step it was begun
+        self._begun: dict[int, tuple[Task, int]] = {}
 
     def pause(self) -> None:
         """Leave the engine to others until `collect`."""
@@ -102,20 +102,20 @@ class AsynchronousCollector:
         elif distributed.is_sharded():
             self._source.refresh()
         count, size = self._params.tasks_per_step, self._params.group_size
-        for task in self._state.sampler.choose(
-            count + math.ceil(self._params.max_staleness / 2) * count - len(self._tasks)
-        ):
+        num_steps = 1 + math.ceil(self._params.max_staleness / 2)
+        for task in self._state.sampler.choose(num_steps * count - len(self._begun)):
             self._begin(task, step, size)
         taken = self._playing.take(count, step=step) if distributed.is_first() else []
         found = distributed.from_first([(one.number, one.episodes or []) for one in taken])
         self._source.refuse_many_aborted([one for _, episodes in found for one in episodes])
-        groups = [self._state.grouped(self._tasks.pop(number), episodes) for number, episodes in found]
-        return groups, max(step - self._begun.pop(number) for number, _ in found)
+        tasks, begun = zip(*(self._begun.pop(number) for number, _ in found), strict=True)
+        groups = [self._state.grouped(task, episodes) for task, (_, episodes) in zip(tasks, found, strict=True)]
+        return groups, step - min(begun)
 
     def _begin(self, task: Task, step: int, size: int) -> None:
         number = self._state.num_begun
         self._state.num_begun += 1
-        self._tasks[number], self._begun[number] = task, step
+        self._begun[number] = task, step
         if distributed.is_first():
             seeds = episode_seeds(Stream.ASYNCHRONOUS, self._seed, number, count=size)
             self._playing.begin(GroupInPlay(number, step + self._params.max_staleness), [task] * size, seeds)
