@@ -53,6 +53,7 @@ def read_params(file: Path) -> "Params":
 
     if not file.is_file() or "overrides" not in (read_knobs(file.read_bytes(), source=str(file)) or {}):
         return load_params(file)
+    load_params()  # refuses where there is none to set knobs in
     text = Path("params.yaml").read_text(encoding="utf-8")
     first = variants(read_plan(file, (), ()), text)[0]
     return parse_params(read_knobs(with_knobs(text, first), source=str(file)), source=str(file))

@@ -90,6 +90,7 @@ def test_a_card_that_is_too_small_is_answered_with_what_to_change(here: Path):
         (["--gpu", 24, "--params", "other.yaml"], "'team/model' is not on this machine: name a folder"),
         (["--gpu", 24, "--params", "other.yaml", "--model", "hub"], "no model can be made of the config of 'hub'"),
         (["--gpu", 24, "--params", "none.yaml"], "none.yaml is not here"),
+        (["--gpu", 24, "--params", "exp.yaml"], "params.yaml is not here"),
         (["--gpu", 24, "--params", "other.yaml", "--model", "odd"], "no model can be made of the config of 'odd'"),
         (["--gpu", 24, "--params", "other.yaml", "--model", "bert"], "a model of type 'bert' cannot be estimated"),
         (["--gpu", "nan"], "--gpu nan: name the GiB of a card"),
@@ -98,6 +99,7 @@ def test_a_card_that_is_too_small_is_answered_with_what_to_change(here: Path):
 def test_what_cannot_be_estimated_is_refused_in_a_line(here: Path, given, said):
     (here / "odd").mkdir()
     (here / "odd" / "config.json").write_text('{"model_type": "none_such"}', encoding="utf-8")
+    (here / "exp.yaml").write_text("overrides: [{name: short}]", encoding="utf-8")
     (here / "bert").mkdir()
     (here / "bert" / "config.json").write_text('{"model_type": "bert", "num_hidden_layers": 2}', encoding="utf-8")
     ended = posttrain("plan", *given)
