@@ -16,6 +16,7 @@ checked before the first one starts. A file with a `name` keeps a record of what
 
 import argparse
 import contextvars
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -31,7 +32,7 @@ from prefect.states import Cancelled, Completed, Failed
 from flows.exit_codes import StageFailure, exit_with
 from flows.graph_run import BESIDE_EACH_OTHER, LOOK_S, is_cancelled, run_graph
 from flows.local_server import with_server
-from posttrain.dispatch.settings import load_settings
+from posttrain.dispatch.settings import DISPATCH_YAML, LocalTarget, load_settings
 from posttrain.experiments.branches import (
     PARAMS,
     check_branches,
@@ -120,6 +121,13 @@ def run_variants(
     if edited := edited_files(root):
         log.warning("experiments start from the last commit, without your edits of %s", ", ".join(edited[:10]))
     log.info("%d experiments: %s", len(chosen), ", ".join(variant.branch for variant in chosen))
+    if (num_slots := _num_slots(root)) < min(num_beside, len(chosen)):
+        log.warning(
+            "stages that reserve a GPU run %d at a time (num_gpus in %s), however many experiments are beside each "
+            "other; without a GPU set num_gpus to the number of processors, and POSTTRAIN_THREADS=1",
+            num_slots,
+            DISPATCH_YAML,
+        )
     under_way, ended = UnderWay(), dict[str, State[Any]]()
     with ThreadPoolExecutor(max(num_beside, 1), thread_name_prefix="experiment") as pool:
         # each in a copy of this context, so that its run is a child of this one
@@ -131,6 +139,13 @@ def run_variants(
             under_way.stop()
             raise
     return under_way, ended
+
+
+def _num_slots(root: Path) -> float:
+    """Stages that reserve a GPU and may run at a time, of a target that is this machine."""
+    settings = load_settings(root)
+    target = settings.targets[settings.target]
+    return target.num_gpus if isinstance(target, LocalTarget) else math.inf
 
 
 def total_state(under_way: UnderWay, ended: Mapping[str, State[Any]]) -> State[Any]:

@@ -2,12 +2,13 @@
 and no branch is ever rewritten."""
 
 import json
+import math
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from flows.experiments import chosen_variants, folder_of
+from flows.experiments import _num_slots, chosen_variants, folder_of
 from posttrain.experiments.branches import check_branches, open_worktree
 from posttrain.pipeline.git import edited_files, git
 from posttrain.runtime.exits import ConfigurationError
@@ -127,3 +128,13 @@ def test_hostile_values_are_data(root):
     open_worktree(root, made, folder_of(root, made))
     assert name in git(root, "log", "-1", "--format=%B", made.branch)
     assert not list(root.parent.rglob("pwned"))
+
+
+def test_slots_of_this_machine_bound_what_runs_at_a_time(root):
+    settings = root / "infra/dispatch.yaml"
+    settings.parent.mkdir(exist_ok=True)
+    targets = "{slurm: {type: slurm, options: []}, local: {type: local, num_gpus: 3}}"
+    settings.write_text(f"target: local\ntargets: {targets}\nresources: {{}}\n")
+    assert _num_slots(root) == 3
+    settings.write_text(f"target: slurm\ntargets: {targets}\nresources: {{}}\n")
+    assert _num_slots(root) == math.inf
