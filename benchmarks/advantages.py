@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.methods import CREDITS, credit_of
 from posttrain.train.advantages.credit import Credit, StepContext
-from posttrain.train.advantages.groups import FloatArray, Group, TaskHistory, Turn
+from posttrain.train.advantages.groups import FloatArray, Group, Turn
 
 GROUP_SIZE = 8
 
@@ -47,7 +47,7 @@ def _credited(name: str, rewards_G: FloatArray) -> list[float]:
     turns_G = [[Turn(1, "start", None)]] * GROUP_SIZE
     group = Group("new", rewards_G, rewards_G == 1, turns_G, {"reward": rewards_G})
     entropies = [[np.array([0.5])] * GROUP_SIZE]
-    context = StepContext(TaskHistory(0.0), score_weights={"reward": 1.0}, entropies=entropies)
+    context = StepContext(score_weights={"reward": 1.0}, entropies=entropies)
     credit = credit_of(name)
     assert isinstance(credit, Credit)  # a critic's needs a model
     [found_G] = credit.token_advantages([group], context)

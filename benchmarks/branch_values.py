@@ -20,7 +20,7 @@ from posttrain.rollout.episode_sampler import ScoredWorld, Stream, episode_seeds
 from posttrain.rollout.generator import RolloutSchedule
 from posttrain.train.advantages.branch_values import BranchValueCredit
 from posttrain.train.advantages.credit import StepContext
-from posttrain.train.advantages.groups import EpisodeGroup, FloatArray, TaskHistory, TurnAdvantages
+from posttrain.train.advantages.groups import EpisodeGroup, FloatArray, TurnAdvantages
 from posttrain.train.online.branches import play_branches
 from posttrain.train.online.learning import PolicyEpisodes
 
@@ -59,7 +59,7 @@ def measure(
             rule, found = credit_of(max(branches, 1)), None
             if branches:
                 found = play_branches(groups, rule, rollouts.play_on, entropies=None, seed=seed, step=step)
-            context = StepContext(TaskHistory(0.0), values=found.values if found else unknown)
+            context = StepContext(values=found.values if found else unknown)
             values.append(flat(context.values or []))
             advantages.append(flat(rule.turn_advantages(members, context)))
             rows.append({"branches": branches, "tokens": found.num_tokens if found else 0, "own_tokens": own_tokens})

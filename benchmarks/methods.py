@@ -19,8 +19,6 @@ CREDITS = {
     "drop: none, equal_groups: {type: by_entropy, alpha: 0.1}}",
     "batch_baseline": "{type: episode, baseline: {type: batch_mean}, scale: {type: batch_std, floor: 1.0e-4}, "
     "drop: none, equal_groups: {type: by_baseline}}",
-    "task_baseline": "{type: episode, baseline: {type: task_mean, decay: 0.5}, scale: {type: none}, "
-    "drop: none, equal_groups: {type: by_baseline}}",
 }
 
 

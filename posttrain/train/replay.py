@@ -3,7 +3,6 @@ method is its knobs, a class with `make`, and what it does. An expert's traces a
 oracles: they know what no other method is told."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -84,49 +83,6 @@ class EditReplay(Section):
         return ExpertEpisodes(traces, 1)
 
 
-class BestReplay(Section):
-    """The best episode of the task in earlier steps is a member of a group in which nothing
-    succeeded (AR3PO's reuse)."""
-
-    example: ClassVar[str] = "{}"
-    type: Literal["best"]
-
-    def make(self, _traces: ExpertTraces | None) -> "BestEpisodes":
-        return BestEpisodes()
-
-
-class BestEpisodes(Replay):
-    """Keeps the latest success of each task without its conversation (AR3PO's reuse, arXiv
-    2509.25808). Older weights sampled it: the gradient is biased as far as the importance
-    weight's cap acts, and towards tasks that succeeded once."""
-
-    def __init__(self) -> None:
-        self._by_task: dict[str, ScoredEpisode] = {}
-
-    def replayed(self, task: Task, episodes: Sequence[ScoredEpisode]) -> Sequence[ScoredEpisode]:
-        if successes := [one for one in episodes if one.is_success]:
-            kept = successes[-1]
-            self._by_task[task.task_id] = replace(kept, trajectory=replace(kept.trajectory, messages=()))
-            return []
-        return [self._by_task[task.task_id]] if task.task_id in self._by_task else []
-
-    def state(self) -> Mapping[str, object]:
-        from posttrain.data.schemas import trajectory_columns  # with Arrow, which reading knobs does without
-
-        return {
-            task: {"bonus": one.bonus, "trajectory": trajectory_columns(one.trajectory)}
-            for task, one in self._by_task.items()
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        from posttrain.data.schemas import trajectory_from_columns
-
-        self._by_task = {
-            task: ScoredEpisode(trajectory_from_columns(kept["trajectory"]), bonus=kept["bonus"])
-            for task, kept in state.items()
-        }
-
-
 class HintReplay(Section):
     """`share` of a group's episodes begin behind the first turns of the world's expert: an oracle.
     The share of its turns that is given begins at `start` for each task and falls by `step` with
@@ -167,4 +123,4 @@ class Hints(Replay):
         self._num_won = dict(state)
 
 
-ReplayParams = Annotated[NoReplay | ExpertReplay | EditReplay | BestReplay | HintReplay, Field(discriminator="type")]
+ReplayParams = Annotated[NoReplay | ExpertReplay | EditReplay | HintReplay, Field(discriminator="type")]

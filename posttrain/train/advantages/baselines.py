@@ -12,8 +12,8 @@ A deviation is around the baseline, so that no advantage is larger than the root
 rewards that were compared: each of n differences is within the root of the sum of all their
 squares, of which the deviation is 1/sqrt(n - 1). A group's own mean gives (n - 1)/sqrt(n) at most
 (one right of n), the mean of the others sqrt(n). Around another point than the baseline the
-deviation may vanish where the differences do not: equal rewards of 1 less a task's mean of 1/2
-would be 1/2 over the floor, 5,000.
+deviation may vanish where the differences do not: equal rewards of 1 less nothing would
+be 1 over the floor, 10,000.
 """
 
 import math
@@ -22,15 +22,8 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from posttrain.runtime.knobs import Decay, Section
+from posttrain.runtime.knobs import Section
 from posttrain.train.advantages.groups import FloatArray
-
-
-class StepRewards(NamedTuple):
-    """`batch`: rewards of the step's episodes. `task_mean`: the task's mean before the step."""
-
-    batch: FloatArray
-    task_mean: float | None = None
 
 
 class Expected(NamedTuple):
@@ -51,7 +44,7 @@ class Nothing(_Baseline):
 
     type: Literal["nothing"]
 
-    def of_group(self, rewards_G: FloatArray, _step: StepRewards) -> Expected:
+    def of_group(self, rewards_G: FloatArray, _batch: FloatArray) -> Expected:
         """Gradient: J's. With rewards of 0 and 1 this is learning from successes alone (RAFT, arXiv
         2304.06767, without a ranking): failures push nothing down."""
         return _around(0.0, rewards_G)
@@ -64,7 +57,7 @@ class GroupMean(_Baseline):
     is_within_step: ClassVar[bool] = True
     type: Literal["group_mean"]
 
-    def of_group(self, rewards_G: FloatArray, _step: StepRewards) -> Expected:
+    def of_group(self, rewards_G: FloatArray, _batch: FloatArray) -> Expected:
         """Gradient: (G - 1)/G of J's (arXiv 2402.03300). Rewards 1, 0, 0, 0: 1/4 for each."""
         return Expected(np.full(len(rewards_G), rewards_G.mean()), deviation(rewards_G))
 
@@ -75,7 +68,7 @@ class LeaveOneOut(_Baseline):
     is_own_mean: ClassVar[bool] = True
     type: Literal["leave_one_out"]
 
-    def of_group(self, rewards_G: FloatArray, _step: StepRewards) -> Expected:
+    def of_group(self, rewards_G: FloatArray, _batch: FloatArray) -> Expected:
         """Gradient: J's (arXiv 2402.14740). Rewards 1, 0, 0, 0: 0 for the first and 1/3 for each
         other."""
         # float64: in float32 a sum less a member is not the sum of the others
@@ -88,7 +81,7 @@ class VirtualBest(_Baseline):
     type: Literal["virtual_best"]
     best: float
 
-    def of_group(self, rewards_G: FloatArray, _step: StepRewards) -> Expected:
+    def of_group(self, rewards_G: FloatArray, _batch: FloatArray) -> Expected:
         """Gradient: G/(G + 1) of J's (arXiv 2509.18851, eq. 6); the constant adds noise and
         entropy of expectation zero. Eight rewards of 0 and a best of 1: 1/9 for each, among
         nine. Raises ValueError for a reward above it, which would be pushed down."""
@@ -101,33 +94,18 @@ class VirtualBest(_Baseline):
         return Expected(np.full(len(rewards_G), compared.mean()), deviation(compared))
 
 
-class TaskMean(_Baseline):
-    """The task's mean in earlier steps, an episode counting `decay` as much after each further
-    step; the group's own mean where there was none."""
-
-    type: Literal["task_mean"]
-    decay: Decay
-
-    def of_group(self, rewards_G: FloatArray, step: StepRewards) -> Expected:
-        """Gradient: J's, as the number was known before the step; (G - 1)/G of it in the first."""
-        # a new task has no past: GRPO's baseline until it has
-        return _around(float(rewards_G.mean()) if step.task_mean is None else step.task_mean, rewards_G)
-
-
 class BatchMean(_Baseline):
     """The mean of all of the step's episodes."""
 
     is_within_step: ClassVar[bool] = True
     type: Literal["batch_mean"]
 
-    def of_group(self, rewards_G: FloatArray, step: StepRewards) -> Expected:
+    def of_group(self, rewards_G: FloatArray, batch: FloatArray) -> Expected:
         """Gradient: (N - 1)/N of J's, N being the step's episodes, this group's among them."""
-        return _around(float(step.batch.mean()), rewards_G)
+        return _around(float(batch.mean()), rewards_G)
 
 
-BaselineParams = Annotated[
-    Nothing | GroupMean | LeaveOneOut | VirtualBest | TaskMean | BatchMean, Field(discriminator="type")
-]
+BaselineParams = Annotated[Nothing | GroupMean | LeaveOneOut | VirtualBest | BatchMean, Field(discriminator="type")]
 
 
 class Unscaled(Section):
@@ -141,15 +119,15 @@ class Unscaled(Section):
 
 class GroupStd(Section):
     """Over the deviation of the group's rewards around their baseline, plus `floor`: the standard
-    deviation of what a mean is of, a virtual best included, and for `nothing` and `task_mean` the
-    root mean square of the differences."""
+    deviation of what a mean is of, a virtual best included, and for `nothing` the root mean
+    square of the differences."""
 
     type: Literal["group_std"]
     floor: Annotated[float, Field(gt=0, le=1)]
 
     def divisor(self, of_group: float, _of_step: float) -> float:
-        """Rewards 1, 0, 0, 0 around their mean: 1/2, but for the floor; around a task's mean of
-        1/2: the root of 4/4/3, 0.577."""
+        """Rewards 1, 0, 0, 0 around their mean: 1/2, but for the floor; around nothing: the
+        root of 1/3, 0.577."""
         return of_group + self.floor
 
 

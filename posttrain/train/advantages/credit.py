@@ -20,7 +20,6 @@ from posttrain.train.advantages.baselines import (
     Expected,
     LeaveOneOut,
     ScaleParams,
-    StepRewards,
     Unscaled,
     deviation,
     root_mean_square,
@@ -28,7 +27,6 @@ from posttrain.train.advantages.baselines import (
 from posttrain.train.advantages.groups import (
     FloatArray,
     Group,
-    TaskHistory,
     TokenAdvantages,
     TurnAdvantages,
     over_tokens,
@@ -37,11 +35,9 @@ from posttrain.train.advantages.groups import (
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """Inputs of a method besides the groups. `history`: of tasks in earlier steps.
-    `score_weights`: of the reward's terms. `entropies`: nats per token, `values`: expected rewards
-    before turns; None where no method asks."""
+    """Inputs of a method besides the groups. `score_weights`: of the reward's terms. `entropies`:
+    nats per token, `values`: expected rewards before turns; None where no method asks."""
 
-    history: TaskHistory
     score_weights: Mapping[str, float] = field(default_factory=dict)
     entropies: TokenAdvantages | None = None
     values: TurnAdvantages | None = None
@@ -80,7 +76,7 @@ class Compared(Credit):
     scale: ScaleParams
     drop: Literal["none", "equal", "all_good"]
 
-    def compared(self, groups: Sequence[Group], history: TaskHistory) -> list[FloatArray]:
+    def compared(self, groups: Sequence[Group]) -> list[FloatArray]:
         """For each group an array of shape (G,); zeros where it has fewer than two members and
         where it is dropped.
 
@@ -92,7 +88,7 @@ class Compared(Credit):
         """
         # groups of one are compared with nothing, and so are in no mean of the step
         batch = np.concatenate([group.rewards_G for group in groups if len(group.rewards_G) > 1] or [np.zeros(2)])
-        found = [self._expected(group, StepRewards(batch, history.mean(group.task_id))) for group in groups]
+        found = [self._expected(group, batch) for group in groups]
         differences = [
             np.zeros(len(group.rewards_G)) if one is None else group.rewards_G - one.expected_G
             for group, one in zip(groups, found, strict=True)
@@ -117,11 +113,11 @@ class Compared(Credit):
             case "all_good":
                 return bool(group.successes_G.all())
 
-    def _expected(self, group: Group, step: StepRewards) -> Expected | None:
+    def _expected(self, group: Group, batch: FloatArray) -> Expected | None:
         """None where the group's advantages are zeros."""
         if len(group.rewards_G) < 2 or self.is_dropped(group):
             return None
-        found = self.baseline.of_group(group.rewards_G, step)
+        found = self.baseline.of_group(group.rewards_G, batch)
         # differences that are rounding alone would be blown up by their deviation
         return None if are_equal(np.append(group.rewards_G, found.expected_G)) else found
 
@@ -140,7 +136,7 @@ class ByValues(Credit):
             if len(rewards_G) < 2:
                 found.append([np.zeros(len(turns)) for turns in group.turns_G])
                 continue
-            others_G = LeaveOneOut(type="leave_one_out").of_group(rewards_G, StepRewards(rewards_G)).expected_G
+            others_G = LeaveOneOut(type="leave_one_out").of_group(rewards_G, rewards_G).expected_G
             found.append(self.of_group(rewards_G, others_G, values_G))
         numbers = np.concatenate([own for of_group in found if len(of_group) > 1 for own in of_group] or [np.zeros(0)])
         divisor = self.scale.divisor(0.0, root_mean_square(numbers) if len(numbers) > 1 else 0.0)
@@ -213,8 +209,8 @@ class EpisodeCredit(Compared):
     type: Literal["episode"]
     equal_groups: Annotated[ByBaseline | ByEntropy | ByCoin, Field(discriminator="type")]
 
-    def episode_advantages(self, groups: Sequence[Group], context: StepContext) -> list[FloatArray]:
-        return self.compared(groups, context.history)
+    def episode_advantages(self, groups: Sequence[Group], _context: StepContext) -> list[FloatArray]:
+        return self.compared(groups)
 
     def token_advantages(self, groups: Sequence[Group], context: StepContext) -> TokenAdvantages:
         by_baseline = super().token_advantages(groups, context)

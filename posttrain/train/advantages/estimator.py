@@ -16,7 +16,7 @@ from posttrain.train.advantages.branch_values import BranchValueCredit
 from posttrain.train.advantages.credit import ByEntropy, EpisodeCredit, StepContext
 from posttrain.train.advantages.critic import Critic, explained_variance, targets_of
 from posttrain.train.advantages.gae import GaeCredit
-from posttrain.train.advantages.groups import EpisodeGroup, FloatArray, TaskHistory, TokenAdvantages, TurnAdvantages
+from posttrain.train.advantages.groups import EpisodeGroup, FloatArray, TokenAdvantages, TurnAdvantages
 from posttrain.train.advantages.process_model import ProcessModelCredit
 from posttrain.train.online.branches import PlayOn, play_branches
 from posttrain.train.online.params import OnlineParams
@@ -57,7 +57,7 @@ class AdvantageEstimator:
         self.metrics |= {"branches_played": 0, "branches_lost": 0, "branch_tokens": 0}
 
     def samples(
-        self, learner: Any, groups: Sequence[EpisodeGroup], history: TaskHistory, *, step: int, play_on: PlayOn
+        self, learner: Any, groups: Sequence[EpisodeGroup], *, step: int, play_on: PlayOn
     ) -> list[list[Sample]]:
         """Each group's members with an advantage per token. A critic learns from them."""
         credit, members = self._params.credit, [one.group for one in groups]
@@ -72,9 +72,7 @@ class AdvantageEstimator:
                 self.metrics["branch_tokens"] = branches.num_tokens
             elif isinstance(credit, ProcessModelCredit):
                 values = self._state_values(groups)
-            found = credit.token_advantages(
-                members, StepContext(history, self._score_weights, entropies, values, **place)
-            )
+            found = credit.token_advantages(members, StepContext(self._score_weights, entropies, values, **place))
         return [
             [self._weighed(one) for one in _samples(group, of_group)]
             for group, of_group in zip(groups, found, strict=True)

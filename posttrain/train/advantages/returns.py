@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from posttrain.evals.groups import are_equal
-from posttrain.train.advantages.baselines import GroupMean, GroupStd, LeaveOneOut, StepRewards, Unscaled, VirtualBest
+from posttrain.train.advantages.baselines import GroupMean, GroupStd, LeaveOneOut, Unscaled, VirtualBest
 from posttrain.train.advantages.credit import Compared, StepContext
 from posttrain.train.advantages.groups import FloatArray, Group, TurnAdvantages
 
@@ -22,7 +22,7 @@ class DiscountedCredit(Compared):
     type: Literal["discounted"]
     gamma: Annotated[float, Field(gt=0, lt=1)]
 
-    def turn_advantages(self, groups: Sequence[Group], context: StepContext) -> TurnAdvantages:
+    def turn_advantages(self, groups: Sequence[Group], _context: StepContext) -> TurnAdvantages:
         """gamma^(K-1-k) times the episode's advantage, for the k-th of K turns.
 
         Expected gradient: not J's, but for each turn that of gamma^(K-1-k) (R - b), b being what
@@ -38,7 +38,7 @@ class DiscountedCredit(Compared):
                 discounts_K(len(turns), self.gamma) * advantage
                 for advantage, turns in zip(of_G, group.turns_G, strict=True)
             ]
-            for of_G, group in zip(self.compared(groups, context.history), groups, strict=True)
+            for of_G, group in zip(self.compared(groups), groups, strict=True)
         ]
 
 
@@ -57,7 +57,7 @@ class StatesCredit(Compared):
     scale: Annotated[Unscaled | GroupStd, Field(discriminator="type")]  # a whole step's turns are of no one state
     state_baseline: Annotated[GroupMean | LeaveOneOut | VirtualBest, Field(discriminator="type")]
 
-    def turn_advantages(self, groups: Sequence[Group], context: StepContext) -> TurnAdvantages:
+    def turn_advantages(self, groups: Sequence[Group], _context: StepContext) -> TurnAdvantages:
         """A_episode + weight * A_state (eq. 8). A_state compares a turn's return, gamma^(K-1-k)
         times the reward, with those of the group's turns that have its `state` (eq. 7), by
         `state_baseline` and over `scale`. A state that nobody else saw has 0; under a virtual best
@@ -79,7 +79,7 @@ class StatesCredit(Compared):
                 advantage + self.weight * of_turns
                 for advantage, of_turns in zip(of_G, self._of_states(group), strict=True)
             ]
-            for of_G, group in zip(self.compared(groups, context.history), groups, strict=True)
+            for of_G, group in zip(self.compared(groups), groups, strict=True)
         ]
 
     def _of_states(self, group: Group) -> list[FloatArray]:
@@ -98,7 +98,7 @@ class StatesCredit(Compared):
     def _of_state(self, returns: FloatArray) -> FloatArray:
         if self.state_baseline.is_own_mean and (len(returns) < 2 or are_equal(returns)):
             return np.zeros(len(returns))
-        found = self.state_baseline.of_group(returns, StepRewards(returns))
+        found = self.state_baseline.of_group(returns, returns)
         return (returns - found.expected_G) / self.scale.divisor(found.deviation, 0.0)
 
 

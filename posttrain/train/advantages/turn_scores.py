@@ -10,7 +10,7 @@ from pydantic import Field
 
 from posttrain.train.advantages.baselines import BatchMean, GroupMean, LeaveOneOut, VirtualBest
 from posttrain.train.advantages.credit import Compared, StepContext
-from posttrain.train.advantages.groups import FloatArray, Group, TaskHistory, Turn, TurnAdvantages
+from posttrain.train.advantages.groups import FloatArray, Group, Turn, TurnAdvantages
 
 
 class TurnScoresCredit(Compared):
@@ -25,15 +25,14 @@ class TurnScoresCredit(Compared):
     type: Literal["turn_scores"]
     turns: Literal["first", "every"]
     weight: Annotated[float, Field(gt=0)]
-    # no task_mean: what is known of a task before the step is of rewards, not of turns
     baseline: Annotated[GroupMean | LeaveOneOut | VirtualBest | BatchMean, Field(discriminator="type")]
 
-    def turn_advantages(self, groups: Sequence[Group], context: StepContext) -> TurnAdvantages:
-        outcomes = self.compared(groups, context.history)
+    def turn_advantages(self, groups: Sequence[Group], _context: StepContext) -> TurnAdvantages:
+        outcomes = self.compared(groups)
         of_turns = self._first if self.turns == "first" else self._every
-        return of_turns(groups, outcomes, context.history)
+        return of_turns(groups, outcomes)
 
-    def _first(self, groups: Sequence[Group], outcomes: Sequence[FloatArray], history: TaskHistory) -> TurnAdvantages:
+    def _first(self, groups: Sequence[Group], outcomes: Sequence[FloatArray]) -> TurnAdvantages:
         """A_outcome + weight * A_turn for the turns up to and with the first that has a score,
         whose call brings the first result; A_outcome for those after it. A_outcome compares
         rewards, A_turn that first score, in the same way; a score's virtual best is 1.
@@ -55,7 +54,7 @@ class TurnScoresCredit(Compared):
             changed = [
                 replace(one, rewards_G=of_reward * one.rewards_G + of_score * _first_scores(one)) for one in groups
             ]
-            return self._compared_alone(groups, changed, history, of_reward=of_reward, of_score=of_score)
+            return self._compared_alone(groups, changed, of_reward=of_reward, of_score=of_score)
 
         firsts, both = combined(0.0, 1.0), combined(1.0, self.weight)
         return [
@@ -66,7 +65,7 @@ class TurnScoresCredit(Compared):
             for group, *of_group in zip(groups, outcomes, firsts, both, strict=True)
         ]
 
-    def _every(self, groups: Sequence[Group], outcomes: Sequence[FloatArray], history: TaskHistory) -> TurnAdvantages:
+    def _every(self, groups: Sequence[Group], outcomes: Sequence[FloatArray]) -> TurnAdvantages:
         """A_outcome for each turn, and weight * A_turn for one that has a score, compared with all
         scores of the group's turns.
 
@@ -83,7 +82,7 @@ class TurnScoresCredit(Compared):
             for group in groups
             for scores in [np.array(_scores(group), dtype=np.float64)]
         ]
-        found = self._compared_alone(groups, pools, history, of_reward=0.0, of_score=1.0)
+        found = self._compared_alone(groups, pools, of_reward=0.0, of_score=1.0)
         compared = [
             iter(one.tolist() if len(group.rewards_G) > 1 else [0.0] * len(one))
             for group, one in zip(groups, found, strict=True)
@@ -100,7 +99,6 @@ class TurnScoresCredit(Compared):
         self,
         groups: Sequence[Group],
         changed: Sequence[Group],
-        history: TaskHistory,
         *,
         of_reward: float,
         of_score: float,
@@ -111,7 +109,7 @@ class TurnScoresCredit(Compared):
         if isinstance(baseline, VirtualBest):
             # the most that can be earned, in the same combination as the rewards
             baseline = baseline.model_copy(update={"best": of_reward * baseline.best + of_score})
-        found = self.model_copy(update={"baseline": baseline, "drop": "none"}).compared(changed, history)
+        found = self.model_copy(update={"baseline": baseline, "drop": "none"}).compared(changed)
         return [
             np.zeros_like(of_group) if self.is_dropped(group) else of_group
             for group, of_group in zip(groups, found, strict=True)

@@ -112,9 +112,8 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
             groups, staleness = collector.collect(step)
 
             # Advantages
-            samples = estimator.samples(learner, groups, state.history, step=step, play_on=rollouts.play_on)
+            samples = estimator.samples(learner, groups, step=step, play_on=rollouts.play_on)
             state.num_generated += int(estimator.metrics["branch_tokens"])
-            state.add_to_history(groups)
             is_trained = trained_groups(groups, params)
             trained = [own for own, is_one in zip(samples, is_trained, strict=True) if is_one]
             episodes = [one for group in groups for one in group.episodes]

@@ -18,8 +18,7 @@ from posttrain.models import distributed, sharding
 from posttrain.models.codec import TokenRow
 from posttrain.rollout.generator import EpisodeSource
 from posttrain.runtime.exits import StoppedByAlarm
-from posttrain.train.advantages.baselines import TaskMean
-from posttrain.train.advantages.groups import EpisodeGroup, TaskHistory
+from posttrain.train.advantages.groups import EpisodeGroup
 from posttrain.train.checkpointing import PREFIX, prune, seal
 from posttrain.train.losses import KlWeight
 from posttrain.train.online.constraints import Constraints
@@ -35,7 +34,7 @@ from posttrain.types import ScoredEpisode, Task
 MAX_SKIPPED = 3  # updates in a row
 BEST = "best.safetensors"
 WEIGHTS, OPTIMIZER, STATE = "model.safetensors", "optimizer.pt", "online.json"  # files of a checkpoint
-_PARTS = ("sampler", "history", "replay", "constraints", "kl", "dev")
+_PARTS = ("sampler", "replay", "constraints", "kl", "dev")
 _COUNTS = ("num_generated", "num_begun", "num_skipped")
 
 OnStep = Callable[[int, Sequence[ScoredEpisode], Sequence[float]], None]
@@ -66,7 +65,6 @@ class TrainerState:
     def __init__(self, params: OnlineParams, inputs: TrainingInputs, *, seed: int) -> None:
         self._params = params
         self.sampler: Sampler = params.sampling.order.make(inputs.tasks, seed=seed)
-        self.history = TaskHistory(params.baseline.decay if isinstance(params.baseline, TaskMean) else 0.0)
         self.replay: Replay = params.join.make(inputs.expert)
         self.constraints = Constraints(params.constraints)
         self.kl = KlWeight(params.kl)
@@ -93,12 +91,6 @@ class TrainerState:
             success = sum(one.is_success for one in kept) / len(kept)
             self.sampler.observe(task.task_id, has_spread=group.has_spread, success=success)
         return group
-
-    def add_to_history(self, groups: Sequence[EpisodeGroup]) -> None:
-        """To be called after the step's advantages: a baseline must not know their own rewards."""
-        for one in groups:
-            num_played = len(one.group.rewards_G) - len(one.replayed)
-            self.history.add(one.task.task_id, one.group.rewards_G[:num_played])
 
     def observe_updates(self, is_skipped: Sequence[bool]) -> None:
         """Count updates that were skipped in a row. Raises StoppedByAlarm after `MAX_SKIPPED`."""

@@ -19,7 +19,7 @@ from posttrain.runtime.exits import Interrupted
 from posttrain.train.advantages.baselines import GroupMean, LeaveOneOut
 from posttrain.train.advantages.branch_values import BranchValueCredit, differences
 from posttrain.train.advantages.credit import EpisodeCredit, StepContext
-from posttrain.train.advantages.groups import EpisodeGroup, Group, TaskHistory, Turn
+from posttrain.train.advantages.groups import EpisodeGroup, Group, Turn
 from posttrain.train.online.branches import play_branches
 from posttrain.train.online.learning import PolicyEpisodes
 from posttrain.types import ScoredEpisode, StopReason, Trajectory
@@ -48,7 +48,7 @@ def group(rewards, num_turns_G, *, num_tokens=1):
 def credited(rule, *groups_and_values):
     groups = [one for one, _ in groups_and_values]
     values = [[np.array(own, float) for own in of_group] for _, of_group in groups_and_values]
-    found = rule.turn_advantages(groups, StepContext(TaskHistory(0.0), values=values))
+    found = rule.turn_advantages(groups, StepContext(values=values))
     return [[own.tolist() for own in of_group] for of_group in found]
 
 
@@ -82,7 +82,7 @@ def test_without_a_value_an_episode_has_its_outcome():
         }
     )
     three = group([1, 0, 0.5], [3, 1, 2])
-    outcome = rule.turn_advantages([three], StepContext(TaskHistory(0.0)))
+    outcome = rule.turn_advantages([three], StepContext())
     unknown = [[NAN] * 3, [NAN], [NAN] * 2]
     assert credited(credit(), (three, unknown)) == [[own.tolist() for own in of_group] for of_group in outcome]
 

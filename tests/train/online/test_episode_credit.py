@@ -16,7 +16,6 @@ BASELINES = {
     "group_mean": {"type": "group_mean"},
     "leave_one_out": {"type": "leave_one_out"},
     "virtual_best": {"type": "virtual_best", "best": 1.0},
-    "task_mean": {"type": "task_mean", "decay": 0.9},
     "batch_mean": {"type": "batch_mean"},
 }
 SCALES = {"none": NONE, "group_std": STD, "batch_std": {"type": "batch_std", "floor": 1e-4}}
@@ -33,13 +32,9 @@ def group(*rewards, task_id="t", successes=None):
     return Group(task_id, rewards_G, rewards_G == 1 if successes is None else np.array(successes))
 
 
-def advantages(rule, *groups, history=None):
-    found = rule.compared(groups, history or TaskHistory(0.9))
+def advantages(rule, *groups):
+    found = rule.compared(groups)
     return [one.tolist() for one in found]
-
-
-def seen(mean=0.5, count=4.0, task_id="t"):
-    return TaskHistory(0.9, {task_id: (mean * count, count)})
 
 
 # -- by hand
@@ -81,12 +76,6 @@ def test_all_good_is_a_test_of_success_and_not_of_reward():
     assert any(advantages(rule, group(0.9, 0.8, 0.9, 0.9, successes=[True] * 3 + [False]))[0])
 
 
-def test_the_tasks_own_past_is_what_its_episodes_are_compared_with():
-    assert advantages(credit("task_mean"), group(1, 0), history=seen(0.75)) == [[0.25, -0.75]]
-    assert advantages(credit("task_mean"), group(1, 1), history=seen(0.75)) == [[0.25, 0.25]]
-    assert advantages(credit("task_mean"), group(1, 0)) == [[0.5, -0.5]], "nothing is known: its own mean"
-
-
 def test_the_batch_mean_compares_tasks_with_each_other():
     assert advantages(credit("batch_mean"), group(1, 1), group(0, 0)) == [[0.5, 0.5], [-0.5, -0.5]]
 
@@ -123,12 +112,10 @@ def test_the_same_for_all_rewards_raised_alike(baseline, scale):
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("baseline", BASELINES)
 def test_the_order_of_members_and_of_groups_changes_nothing(baseline, scale):
-    rule, history = credit(baseline, scale), seen(task_id="0")
+    rule = credit(baseline, scale)
     rewards = np.random.default_rng(2).random((3, 5))
-    plain = advantages(rule, *(group(*row, task_id=str(place)) for place, row in enumerate(rewards)), history=history)
-    turned = advantages(
-        rule, *(group(*rewards[place][::-1], task_id=str(place)) for place in (2, 0, 1)), history=history
-    )
+    plain = advantages(rule, *(group(*row, task_id=str(place)) for place, row in enumerate(rewards)))
+    turned = advantages(rule, *(group(*rewards[place][::-1], task_id=str(place)) for place in (2, 0, 1)))
     np.testing.assert_allclose([plain[place][::-1] for place in (2, 0, 1)], turned, atol=1e-12)
 
 
@@ -162,43 +149,32 @@ STEPS = {
 @pytest.mark.parametrize("baseline", BASELINES)
 def test_over_a_deviation_no_advantage_exceeds_the_root_of_how_many_were_compared(baseline, scale, step):
     """Advantages are bounded: of n numbers whose squares have a mean of one, none is above the root
-    of n. A task was seen before or not, at the level of its rewards now, or far from it."""
+    of n."""
     if (baseline, scale) == ("batch_mean", "group_std"):
         return  # refused
     rule, rng = credit(baseline, scale), np.random.default_rng(3)
     for _ in range(60):
         groups = [group(*rewards, task_id=str(place)) for place, rewards in enumerate(STEPS[step](rng))]
-        past = rng.choice([0.0, 0.5, 0.5 + 1e-7, 0.9625, 1.0])
-        history = TaskHistory(0.9, {str(place): (past, 1.0) for place in range(rng.integers(0, len(groups) + 1))})
         num_step = sum(len(one.rewards_G) for one in groups)
-        for one, found in zip(groups, advantages(rule, *groups, history=history), strict=True):
+        for one, found in zip(groups, advantages(rule, *groups), strict=True):
             num_compared = len(one.rewards_G) + (baseline == "virtual_best") if scale == "group_std" else num_step
             assert np.abs(found).max() <= np.sqrt(num_compared)
 
 
-@pytest.mark.parametrize(
-    ("baseline", "expected"),
-    [("nothing", [0.9, 0.9, 0.9]), ("task_mean", [0.2, 0.2, 0.2])],
-)
-def test_a_deviation_is_around_the_baseline(baseline, expected):
-    """All earn 0.9 where 0 or 0.7 is the baseline: the root of 3 d^2 / 2 divides d."""
-    past = seen(0.7)
-    rule = credit(baseline, "group_std")
-    [found] = advantages(rule, group(0.9, 0.9, 0.9), history=past)
-    assert found == pytest.approx(np.array(expected) / (expected[0] * np.sqrt(3 / 2) + 1e-4))
-    # a step of 0.9 and 0.6: differences d, d, e, e have the deviation of all four
-    both = [group(0.9, 0.9), group(0.6, 0.6)]
-    far, near = expected[0], expected[0] - 0.3
-    of_step = np.sqrt(2 * (far**2 + near**2) / 3) + 1e-4
-    found = advantages(credit(baseline, "batch_std"), *both, history=past)
-    np.testing.assert_allclose(found, [[far / of_step] * 2, [near / of_step] * 2])
+def test_a_deviation_is_around_the_baseline():
+    """All earn 0.9 where nothing is the baseline: the root of 3 d^2 / 2 divides d."""
+    [found] = advantages(credit("nothing", "group_std"), group(0.9, 0.9, 0.9))
+    assert found == pytest.approx([0.9 / (0.9 * np.sqrt(3 / 2) + 1e-4)] * 3)
+    # a step of 0.9 and 0.6 has the deviation of all four
+    of_step = np.sqrt(2 * (0.9**2 + 0.6**2) / 3) + 1e-4
+    found = advantages(credit("nothing", "batch_std"), group(0.9, 0.9), group(0.6, 0.6))
+    np.testing.assert_allclose(found, [[0.9 / of_step] * 2, [0.6 / of_step] * 2])
 
 
 @pytest.mark.parametrize("scale", ["none", "group_std", "batch_std"])
 def test_rewards_that_are_the_baseline_teach_nothing_whatever_it_is(scale):
     """The mean of three times 0.1 is 0.1 but for rounding."""
-    assert advantages(credit("task_mean", scale), group(0.1, 0.1, 0.1)) == [[0.0] * 3]
-    assert advantages(credit("task_mean", scale), group(0.1, 0.1, 0.1), history=seen(0.1, 3.0)) == [[0.0] * 3]
+    assert advantages(credit("group_mean", scale), group(0.1, 0.1, 0.1)) == [[0.0] * 3]
     assert advantages(credit("nothing", scale), group(0.0, 0.0)) == [[0.0] * 2]
     assert advantages(credit("virtual_best", scale, best=0.1), group(0.1, 0.1)) == [[0.0] * 2]
 
@@ -207,7 +183,7 @@ def test_the_default_is_what_it_was_bit_by_bit():
     rng, rule = np.random.default_rng(4), credit(scale="group_std")
     for size in range(2, 17):
         rewards = rng.random(size)
-        [found] = advantages(rule, group(*rewards), history=seen(0.3))
+        [found] = advantages(rule, group(*rewards))
         assert found == ((rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-4)).tolist()
 
 
@@ -219,14 +195,14 @@ def test_who_earns_more_than_the_virtual_best_is_refused():
 # -- the expected gradient, enumerated
 
 
-def share_of_gradient(rule, history=None, *, size=3):
+def share_of_gradient(rule, *, size=3):
     """Expected gradient as a multiple of the true one; refuses one that is no multiple of it."""
     expected = expected_gradient(
         size,
         lambda rewards_G, turns_G: [
             [advantage] * turns
             for advantage, turns in zip(
-                rule.compared([Group("t", rewards_G, rewards_G == 1)], history or TaskHistory(0.9))[0],
+                rule.compared([Group("t", rewards_G, rewards_G == 1)])[0],
                 turns_G,
                 strict=True,
             )
@@ -262,10 +238,6 @@ def test_the_true_gradient_is_that_of_finite_differences():
 )
 def test_the_expected_gradient_is_the_share_of_the_true_one_that_the_docstring_says(baseline, size, share):
     assert share_of_gradient(credit(baseline), size=size) == pytest.approx(share, abs=1e-9)
-
-
-def test_a_baseline_that_was_known_before_leaves_the_true_gradient():
-    assert share_of_gradient(credit("task_mean"), seen(0.8)) == pytest.approx(1.0, abs=1e-9)
 
 
 def test_over_the_groups_own_deviation_it_is_no_multiple_of_the_true_gradient():

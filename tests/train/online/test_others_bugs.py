@@ -10,7 +10,7 @@ from tiny import play_words
 from tiny_runs import run_here
 
 from posttrain.train.advantages.credit import EpisodeCredit, StepContext
-from posttrain.train.advantages.groups import Group, TaskHistory, Turn
+from posttrain.train.advantages.groups import Group, Turn
 from posttrain.train.advantages.returns import DiscountedCredit, StatesCredit
 from posttrain.train.advantages.scores import ScoresCredit
 from posttrain.train.advantages.turn_scores import TurnScoresCredit
@@ -28,7 +28,7 @@ def group(*rewards, turns_G=None):
 
 def credited(kind, *groups, **knobs):
     values = {"type": kind.model_fields["type"].annotation.__args__[0], **yaml.safe_load(kind.example), **knobs}
-    context = StepContext(TaskHistory(0.0), score_weights={"completion": 1.0})
+    context = StepContext(score_weights={"completion": 1.0})
     found = kind.model_validate(values).token_advantages(groups, context)
     return [[of_tokens.tolist() for of_tokens in of_group] for of_group in found]
 

@@ -10,7 +10,7 @@ from tiny_runs import run_here
 
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.train.advantages.credit import EpisodeCredit, StepContext
-from posttrain.train.advantages.groups import Group, TaskHistory, Turn
+from posttrain.train.advantages.groups import Group, Turn
 from posttrain.train.advantages.process_model import ProcessModelCredit
 from tests.train.online.bandit import expected_of_ways, group_of, true_gradient
 
@@ -26,7 +26,7 @@ def credit(**knobs):
 def credited(rule, rewards, *values):
     rewards_G, values_G = np.array(rewards, float), [np.array(own, float) for own in values]
     group = Group("t", rewards_G, rewards_G == 1, [[Turn(1, "", None)] * len(own) for own in values_G])
-    [found] = rule.turn_advantages([group], StepContext(TaskHistory(0.0), values=[values_G]))
+    [found] = rule.turn_advantages([group], StepContext(values=[values_G]))
     return [own.tolist() for own in found]
 
 
@@ -67,7 +67,7 @@ def test_over_the_steps_deviation_all_turns_count_alike_and_a_lone_episode_for_n
 def test_the_expected_gradient_is_the_true_one_whatever_the_model_says(size, weight):
     def advantages(members):
         values = [np.array([WRONG[turn.state] for turn in way.turns]) for way in members]
-        context = StepContext(TaskHistory(0.0), values=[values])
+        context = StepContext(values=[values])
         [found] = credit(weight=weight).turn_advantages([group_of(members)], context)
         return found
 

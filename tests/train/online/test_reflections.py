@@ -59,7 +59,7 @@ def test_only_the_reflections_on_a_failed_try_are_learnt_from_by_the_reward_of_t
     assert mean_advantages(groups, samples) == [0, 0, 0, 0.5, 0.5, 0.5]
 
 
-@pytest.mark.parametrize("change", [{"join": {"type": "best"}}, {"max_generated_tokens": 1000}])
+@pytest.mark.parametrize("change", [{"join": {"type": "edits", "gamma": None}}, {"max_generated_tokens": 1000}])
 def test_groups_of_reflections_are_whole_and_without_a_limit_of_tokens(change):
     reflecting = {"retry": {"type": "reflection", "prompt": "Why?"}, "type": "online"}
     values = yaml.safe_load(OnlineParams.example) | reflecting

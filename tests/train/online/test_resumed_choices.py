@@ -146,7 +146,7 @@ CONSTRAINED = next(
         update={"constraints": [ConstraintParams(score="first", max_mean=0.1, lr=1.0, decay=0.5, max_weight=9)]}
     )
     for one, _ in FOUND
-    if (one.credit.type, one.join.type) == ("episode", "best")
+    if (one.credit.type, one.join.type) == ("episode", "hints")
 )
 
 

@@ -150,7 +150,7 @@ WORKER_OF = {"max_turns": 8, "planner": {"type": "own"}, "worker": {"type": "fol
         ({"agent.worker": None, "train_policy.role_weights": {"planner": 1.0, "worker": 0.5}}, "there is one policy"),
         ({"agent.worker": WORKER_OF}, "other weights are frozen"),
         ({"agent.tools": {"type": "search", "k": 3}}, "a worker's tools are its world's"),
-        ({"train_policy.algorithm.join": {"type": "best"}}, "takes it as one row"),
+        ({"train_policy.algorithm.join": {"type": "edits", "gamma": None}}, "takes it as one row"),
         ({"train_policy.reward_model_weight": 0.5}, "a reward model reads it as one row"),
         ({"train_policy.algorithm.credit": yaml.safe_load("{type: scores, floor: 1.0e-4}")}, None),
         (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from posttrain.train.advantages.credit import StepContext
-from posttrain.train.advantages.groups import Group, TaskHistory
+from posttrain.train.advantages.groups import Group
 from posttrain.train.advantages.scores import ScoresCredit
 from tests.train.online.bandit import expected_of_ways, sum_over_ways, ways
 
@@ -22,7 +22,7 @@ def group(task_id="t", **scores):
 
 def advantages(*groups, floor=TINY, weights=WEIGHTS):
     rule = ScoresCredit.model_validate({"type": "scores", "floor": floor})
-    context = StepContext(TaskHistory(0.0), score_weights=weights)
+    context = StepContext(score_weights=weights)
     return [one.tolist() for one in rule.episode_advantages(groups, context)]
 
 

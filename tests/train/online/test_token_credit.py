@@ -6,7 +6,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from posttrain.train.advantages.credit import ByCoin, ByEntropy, EpisodeCredit, ImitationCredit, StepContext
-from posttrain.train.advantages.groups import Group, TaskHistory, Turn
+from posttrain.train.advantages.groups import Group, Turn
 from posttrain.train.advantages.returns import DiscountedCredit, StatesCredit
 from posttrain.train.advantages.scores import ScoresCredit
 from posttrain.train.advantages.turn_scores import TurnScoresCredit
@@ -37,7 +37,7 @@ def group(*rewards, turns_G=None, successes=None, is_replayed_G=()):
 
 
 def credited(rule, *groups, entropies=None, seed=0, step=0):
-    context = StepContext(TaskHistory(0.0), {"completion": 1.0}, entropies, seed=seed, step=step)
+    context = StepContext({"completion": 1.0}, entropies, seed=seed, step=step)
     found = rule.token_advantages(groups, context)
     return [[of_tokens.tolist() for of_tokens in of_group] for of_group in found]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from posttrain.train.advantages.credit import StepContext
-from posttrain.train.advantages.groups import Group, TaskHistory, Turn
+from posttrain.train.advantages.groups import Group, Turn
 from posttrain.train.advantages.returns import DiscountedCredit, StatesCredit
 from posttrain.train.advantages.turn_scores import TurnScoresCredit, first_call
 from tests.train.online.bandit import expected_of_ways, group_of, sum_over_ways, true_gradient, ways
@@ -17,7 +17,7 @@ MEAN, OTHERS = {"type": "group_mean"}, {"type": "leave_one_out"}
 BEST = {"type": "virtual_best", "best": 1.25}
 NONE, STD = {"type": "none"}, {"type": "group_std", "floor": 1e-9}
 PLAIN = {"baseline": MEAN, "scale": NONE, "drop": "none"}
-NOTHING_KNOWN = StepContext(TaskHistory(0.0))
+NOTHING_KNOWN = StepContext()
 
 RULES = {
     "discounted": (DiscountedCredit, {"gamma": 0.5}),
@@ -176,8 +176,8 @@ def test_an_episode_of_no_turn_is_a_member_with_no_number():
 
 
 def test_what_has_no_meaning_for_turns_is_no_knob_of_theirs():
-    with pytest.raises(ValueError, match="task_mean"):
-        credited("turn_scores", baseline={"type": "task_mean", "decay": 0.5})
+    with pytest.raises(ValueError, match="nothing"):
+        credited("turn_scores", baseline={"type": "nothing"})
     with pytest.raises(ValueError, match="batch_std"):
         credited("states", scale={"type": "batch_std", "floor": 1e-4})
 
