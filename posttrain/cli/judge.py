@@ -10,7 +10,9 @@ PREFERENCES = Path("data/preferences")
 
 
 def add_judge(commands: Commands) -> None:
-    group = add_commands(commands, "judge", "judges of episodes behind an OpenAI-compatible endpoint")
+    group = add_commands(
+        commands, "judge", "Judge episodes by a model behind an OpenAI-compatible endpoint, and check it against labels"
+    )
     command = add_command(group, "check", check)
     command.add_argument("model", help="as the endpoint (OPENAI_BASE_URL) calls it")
     command.add_argument("--rubric", type=Path, help="a YAML file with a text for each dimension")

@@ -109,10 +109,10 @@ def plan(
     from posttrain.cli.memory_plan import memory_table
     from posttrain.memory_estimate.processes import Processes
 
-    if processes < 1 or servers < 0 or (launch is not None and not launch.is_file()):
-        raise ConfigurationError(
-            f"--processes {processes}, --servers {servers}, --launch {launch}: name one process or more, and a file"
-        )
+    if processes < 1 or servers < 0:
+        raise ConfigurationError(f"--processes {processes}, --servers {servers}: there is one process at least")
+    if launch is not None and not launch.is_file():
+        raise ConfigurationError(f"--launch {launch}: there is no such file; infra/accelerate/ has those to name")
     how = Processes.of(launch, count=processes, servers=servers)
     print(memory_table(gpu, params_yaml=params, model_folder=model, processes=how))
 
