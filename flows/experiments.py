@@ -121,11 +121,11 @@ def run_variants(
     if edited := edited_files(root):
         log.warning("experiments start from the last commit, without your edits of %s", ", ".join(edited[:10]))
     log.info("%d experiments: %s", len(chosen), ", ".join(variant.branch for variant in chosen))
-    if (num_slots := _num_slots(root)) < min(num_beside, len(chosen)):
+    if (at_once := num_slots(root)) < min(num_beside, len(chosen)):
         log.warning(
             "stages that reserve a GPU run %d at a time (num_gpus in %s), however many experiments are beside each "
             "other; without a GPU set num_gpus to the number of processors, and POSTTRAIN_THREADS=1",
-            num_slots,
+            at_once,
             DISPATCH_YAML,
         )
     under_way, ended = UnderWay(), dict[str, State[Any]]()
@@ -141,7 +141,7 @@ def run_variants(
     return under_way, ended
 
 
-def _num_slots(root: Path) -> float:
+def num_slots(root: Path) -> float:
     """Stages that reserve a GPU and may run at a time, of a target that is this machine."""
     settings = load_settings(root)
     target = settings.targets[settings.target]

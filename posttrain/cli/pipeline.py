@@ -110,7 +110,9 @@ def plan(
     from posttrain.memory_estimate.processes import Processes
 
     if processes < 1 or servers < 0:
-        raise ConfigurationError(f"--processes {processes}, --servers {servers}: there is one process at least")
+        raise ConfigurationError(
+            f"--processes {processes}, --servers {servers}: name one process or more, and servers or none"
+        )
     if launch is not None and not launch.is_file():
         raise ConfigurationError(f"--launch {launch}: there is no such file; infra/accelerate/ has those to name")
     how = Processes.of(launch, count=processes, servers=servers)

@@ -16,14 +16,13 @@ ExpertTraces = Callable[[Task, int], Sequence[ScoredEpisode]]  # so many of an e
 class Replay:
     """The default: adds nothing and remembers nothing. Its state is in the checkpoint."""
 
-    is_expert = False  # whether an expert wrote what `replayed` returns
-
     def hints(self, task: Task, group_size: int) -> list[float]:  # noqa: ARG002
         """For each episode of a group, the share of the expert's turns that it begins behind."""
         return []
 
     def replayed(self, task: Task, episodes: Sequence[ScoredEpisode]) -> Sequence[ScoredEpisode]:  # noqa: ARG002
-        """Episodes that join the group of `episodes`, after these have been remembered."""
+        """Episodes of an expert that join the group of `episodes`, after these have been
+        remembered."""
         return []
 
     def state(self) -> Mapping[str, object]:
@@ -60,8 +59,6 @@ class ExpertReplay(Section):
 
 class ExpertEpisodes(Replay):
     """Adds `count` of the traces to each group (arXiv 2504.14945)."""
-
-    is_expert = True
 
     def __init__(self, traces: ExpertTraces, count: int) -> None:
         self._traces, self._count = traces, count

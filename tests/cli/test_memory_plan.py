@@ -85,7 +85,7 @@ def test_a_card_that_is_too_small_is_answered_with_what_to_change(here: Path):
         (["--gpu", 24, "train_sft"], "no target: all stages are estimated"),
         (["--model", "model"], "--servers belong to --gpu GIB"),
         (["--servers", 1], "--servers belong to --gpu GIB"),
-        (["--gpu", 24, "--processes", 0], "there is one process at least"),
+        (["--gpu", 24, "--processes", 0], "name one process or more"),
         (["--gpu", 24, "--processes", 2, "--launch", "none.yaml"], "--launch none.yaml: there is no such file"),
         (["--gpu", 24, "--params", "other.yaml"], "'team/model' is not on this machine: name a folder"),
         (["--gpu", 24, "--params", "other.yaml", "--model", "hub"], "no model can be made of the config of 'hub'"),

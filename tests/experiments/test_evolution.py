@@ -54,8 +54,11 @@ def test_the_file_of_the_docs_is_one(repository, params):
     assert len(chosen) == 5
 
 
-def test_an_included_files_knobs_come_first(repository, params):
-    file = repository / "experiments/evolve/toy.yaml"
+def test_an_included_files_knobs_come_first(repository, params, tmp_path):
+    toy = yaml.safe_load((repository / "experiments/evolve/toy.yaml").read_text())
+    included = str(repository / "experiments/evolve" / toy["include"])
+    file = tmp_path / "toy.yaml"
+    file.write_text(yaml.safe_dump(toy | {"include": included, "set": {"world.num_rl_tasks": 2560}}))
     first = read_evolution(file).chosen(params)[1][0].knobs
     demo = yaml.safe_load((repository / "experiments/demo.yaml").read_text())["set"]
     assert first["agent.max_turns"] == demo["agent.max_turns"]

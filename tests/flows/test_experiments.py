@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.experiments import _num_slots, chosen_variants, folder_of
+from flows.experiments import chosen_variants, folder_of, num_slots
 from posttrain.experiments.branches import check_branches, open_worktree
 from posttrain.pipeline.git import edited_files, git
 from posttrain.runtime.exits import ConfigurationError
@@ -135,6 +135,6 @@ def test_slots_of_this_machine_bound_what_runs_at_a_time(root):
     settings.parent.mkdir(exist_ok=True)
     targets = "{slurm: {type: slurm, options: []}, local: {type: local, num_gpus: 3}}"
     settings.write_text(f"target: local\ntargets: {targets}\nresources: {{}}\n")
-    assert _num_slots(root) == 3
+    assert num_slots(root) == 3
     settings.write_text(f"target: slurm\ntargets: {targets}\nresources: {{}}\n")
-    assert _num_slots(root) == math.inf
+    assert num_slots(root) == math.inf

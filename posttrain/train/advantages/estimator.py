@@ -147,7 +147,7 @@ class AdvantageEstimator:
 
 def _samples(group: EpisodeGroup, advantages: Sequence[FloatArray]) -> list[Sample]:
     return [
-        Sample(one, advantages_T, is_expert=group.is_expert and is_replayed)
+        Sample(one, advantages_T, is_expert=is_replayed)
         for one, advantages_T, is_replayed in zip(group.members, advantages, group.group.is_replayed_G, strict=True)
     ]
 

@@ -1,11 +1,9 @@
-"""A task's episodes in a step, what each earned, its turns; and what tasks earned earlier."""
+"""A task's episodes in a step, what each earned, and its turns."""
 
 import hashlib
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,14 +41,12 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeGroup:
-    """A task's `episodes` of this step, lost ones among them, and `replayed` ones; `is_expert`:
-    an expert wrote the latter. `has_spread`: rewards of those played differ by more than
-    rounding."""
+    """A task's `episodes` of this step, lost ones among them, and `replayed` ones, which an expert
+    wrote. `has_spread`: rewards of those played differ by more than rounding."""
 
     task: Task
     episodes: Sequence[ScoredEpisode]
     replayed: Sequence[ScoredEpisode] = ()
-    is_expert: bool = False
     group: Group = field(init=False)
     has_spread: bool = field(init=False)
 
@@ -63,39 +59,6 @@ class EpisodeGroup:
     @property
     def members(self) -> list[ScoredEpisode]:
         return [*(one for one in self.episodes if not one.is_aborted), *self.replayed]
-
-
-@dataclass(slots=True)
-class TaskHistory:
-    """Running mean of what each task earned. `decay`: share of an episode's weight left after
-    another step of its task. `sums`: of weighted rewards and of weights."""
-
-    decay: float
-    sums: dict[str, tuple[float, float]] = field(default_factory=dict)
-
-    def mean(self, task_id: str) -> float | None:
-        """None where the task was never seen."""
-        total, weight = self.sums.get(task_id, (0.0, 0.0))
-        return total / weight if weight else None
-
-    def count(self, task_id: str) -> float:
-        return self.sums.get(task_id, (0.0, 0.0))[1]
-
-    def add(self, task_id: str, rewards_G: FloatArray) -> None:
-        """At a decay of 1/2, rewards 1, 1 and then 0, 0 have a mean of (1/2 + 1/2) / (2/2 + 2) =
-        1/3."""
-        total, weight = self.sums.get(task_id, (0.0, 0.0))
-        self.sums[task_id] = (
-            # fsum rounds once: the mean must not depend on the order of the members
-            self.decay * total + math.fsum(rewards_G.tolist()),
-            self.decay * weight + float(np.size(rewards_G)),
-        )
-
-    def state(self) -> Mapping[str, object]:
-        return {"sums": {task: list(sums) for task, sums in self.sums.items()}}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        self.sums = {task: (total, weight) for task, (total, weight) in state["sums"].items()}
 
 
 def turns_of(trajectory: Trajectory) -> list[Turn]:

@@ -83,7 +83,7 @@ class TrainerState:
         """The group of a task just played, with what is replayed. Sampler, replay and the count
         of tokens observe it, before the next tasks are chosen."""
         played, replayed = map(self.constraints.charged, (episodes, self.replay.replayed(task, episodes)))
-        group = EpisodeGroup(task, played, replayed, self.replay.is_expert)
+        group = EpisodeGroup(task, played, replayed)
         self.num_generated += sum(sum(one.trajectory.mask) for one in episodes)
         # a group of one has no spread to be observed
         kept = [one for one in episodes if not one.is_aborted]

@@ -16,8 +16,7 @@ from pydantic import Field
 
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.runtime.knobs import Decay, Section
-from posttrain.train.advantages.groups import TaskHistory
-from posttrain.train.sampling.orders import Sampler
+from posttrain.train.sampling.orders import Sampler, TaskHistory
 from posttrain.types import Task
 
 _KNOB = "train_policy.algorithm.sampling.order.label"

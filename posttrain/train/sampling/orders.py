@@ -1,17 +1,53 @@
-"""Sampling orders: which tasks a step plays. The base of all, shuffled passes over all tasks
-(`uniform`), and more of those whose groups lately differed in reward (`spread`)."""
+"""Sampling orders: which tasks a step plays. The base of all, what tasks came to
+earlier, shuffled passes over all tasks (`uniform`), and more of those whose groups lately differed
+in reward (`spread`)."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from posttrain.runtime.knobs import Decay, Section
-from posttrain.train.advantages.groups import TaskHistory
+from posttrain.train.advantages.groups import FloatArray
 from posttrain.train.sample_order import repeated_passes
 from posttrain.types import Task
+
+
+@dataclass(slots=True)
+class TaskHistory:
+    """Running mean of what each task earned. `decay`: share of an episode's weight left after
+    another step of its task. `sums`: of weighted rewards and of weights."""
+
+    decay: float
+    sums: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def mean(self, task_id: str) -> float | None:
+        """None where the task was never seen."""
+        total, weight = self.sums.get(task_id, (0.0, 0.0))
+        return total / weight if weight else None
+
+    def count(self, task_id: str) -> float:
+        return self.sums.get(task_id, (0.0, 0.0))[1]
+
+    def add(self, task_id: str, rewards_G: FloatArray) -> None:
+        """At a decay of 1/2, rewards 1, 1 and then 0, 0 have a mean of (1/2 + 1/2) / (2/2 + 2) =
+        1/3."""
+        total, weight = self.sums.get(task_id, (0.0, 0.0))
+        self.sums[task_id] = (
+            # fsum rounds once: the mean must not depend on the order of the members
+            self.decay * total + math.fsum(rewards_G.tolist()),
+            self.decay * weight + float(np.size(rewards_G)),
+        )
+
+    def state(self) -> Mapping[str, object]:
+        return {"sums": {task: list(sums) for task, sums in self.sums.items()}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.sums = {task: (total, weight) for task, (total, weight) in state["sums"].items()}
 
 
 class Sampler:

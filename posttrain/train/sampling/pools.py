@@ -10,8 +10,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from posttrain.runtime.knobs import Decay, Section
-from posttrain.train.advantages.groups import TaskHistory
-from posttrain.train.sampling.orders import Sampler
+from posttrain.train.sampling.orders import Sampler, TaskHistory
 from posttrain.types import Task
 
 Pool = Literal["middle", "hard", "easy"]

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.advantages import table
 from posttrain.train.advantages.credit import EpisodeCredit
-from posttrain.train.advantages.groups import Group, TaskHistory
+from posttrain.train.advantages.groups import Group
 from tests.train.online.bandit import LOGITS, expected_gradient, true_gradient, ways
 
 STD = {"type": "group_std", "floor": 1e-4}
@@ -27,14 +27,13 @@ def credit(baseline="group_mean", scale="none", drop="none", **knobs):
     return EpisodeCredit.model_validate(values)
 
 
-def group(*rewards, task_id="t", successes=None):
+def group(*rewards, successes=None):
     rewards_G = np.array(rewards, float)
-    return Group(task_id, rewards_G, rewards_G == 1 if successes is None else np.array(successes))
+    return Group("t", rewards_G, rewards_G == 1 if successes is None else np.array(successes))
 
 
 def advantages(rule, *groups):
-    found = rule.compared(groups)
-    return [one.tolist() for one in found]
+    return [one.tolist() for one in rule.compared(groups)]
 
 
 # -- by hand
@@ -85,17 +84,6 @@ def test_the_scale_is_of_the_group_or_of_the_batch():
     assert first == pytest.approx([0.5 / (0.5 + 1e-4), -0.5 / (0.5 + 1e-4)])
 
 
-def test_a_running_mean_forgets():
-    history = TaskHistory(0.5)
-    history.add("t", np.array([1.0, 1.0]))
-    history.add("t", np.array([0.0, 0.0]))
-    assert (history.mean("t"), history.count("t")) == (1 / 3, 3.0)
-    assert history.mean("u") is None
-    other = TaskHistory(0.5)
-    other.restore(history.state())
-    assert other == history
-
-
 # -- what must hold of all
 
 
@@ -114,8 +102,8 @@ def test_the_same_for_all_rewards_raised_alike(baseline, scale):
 def test_the_order_of_members_and_of_groups_changes_nothing(baseline, scale):
     rule = credit(baseline, scale)
     rewards = np.random.default_rng(2).random((3, 5))
-    plain = advantages(rule, *(group(*row, task_id=str(place)) for place, row in enumerate(rewards)))
-    turned = advantages(rule, *(group(*rewards[place][::-1], task_id=str(place)) for place in (2, 0, 1)))
+    plain = advantages(rule, *(group(*row) for row in rewards))
+    turned = advantages(rule, *(group(*rewards[place][::-1]) for place in (2, 0, 1)))
     np.testing.assert_allclose([plain[place][::-1] for place in (2, 0, 1)], turned, atol=1e-12)
 
 
@@ -128,7 +116,7 @@ def test_rewards_that_differ_by_rounding_teach_nothing():
 @pytest.mark.parametrize("baseline", BASELINES)
 def test_a_group_of_one_teaches_nothing_and_is_in_no_batch(baseline, scale):
     rule = credit(baseline, scale)
-    with_one = advantages(rule, group(1, 0), group(5e-1, task_id="lone"), group())
+    with_one = advantages(rule, group(1, 0), group(5e-1), group())
     assert with_one[1:] == [[0.0], []]
     assert with_one[0] == advantages(rule, group(1, 0))[0]
 
@@ -154,7 +142,7 @@ def test_over_a_deviation_no_advantage_exceeds_the_root_of_how_many_were_compare
         return  # refused
     rule, rng = credit(baseline, scale), np.random.default_rng(3)
     for _ in range(60):
-        groups = [group(*rewards, task_id=str(place)) for place, rewards in enumerate(STEPS[step](rng))]
+        groups = [group(*rewards) for rewards in STEPS[step](rng)]
         num_step = sum(len(one.rewards_G) for one in groups)
         for one, found in zip(groups, advantages(rule, *groups), strict=True):
             num_compared = len(one.rewards_G) + (baseline == "virtual_best") if scale == "group_std" else num_step

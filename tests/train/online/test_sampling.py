@@ -13,7 +13,7 @@ from tiny import word_task
 
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.trainer_state import TrainerState, TrainingInputs
-from posttrain.train.sampling.orders import SpreadSampling, Uniform
+from posttrain.train.sampling.orders import SpreadSampling, TaskHistory, Uniform
 from posttrain.types import Outcome, ScoredEpisode, StopReason, Trajectory
 from tests.train.online.samplers import ORDERS, SHARES, TASKS, play, sampler, sampling
 
@@ -117,3 +117,14 @@ def test_a_sampler_observes_the_members_that_are_left_and_of_no_group_of_one():
     for task in TASKS[:5]:
         state.grouped(task, [ended(task, reward) for reward in ends[task.task_id]])
     assert found.observed == {"t0": (True, 0.25), "t1": (False, 0.0), "t4": (False, 1.0)}
+
+
+def test_a_running_mean_forgets():
+    history = TaskHistory(0.5)
+    history.add("t", np.array([1.0, 1.0]))
+    history.add("t", np.array([0.0, 0.0]))
+    assert (history.mean("t"), history.count("t")) == (1 / 3, 3.0)
+    assert history.mean("u") is None
+    other = TaskHistory(0.5)
+    other.restore(history.state())
+    assert other == history
