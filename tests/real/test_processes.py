@@ -52,7 +52,8 @@ def test_the_first_step_is_that_of_one_process(algorithm, config, alone, tmp_pat
     found = run(tmp_path, config, algorithm=algorithm)
 
     assert found["losses"][0] == pytest.approx(expected["losses"][0], abs=1e-4)
-    close(found["metrics"][0], expected["metrics"][0])
+    # a policy that is its reference has rewards of 0, whose order in pairs is that of rounding
+    close(found["metrics"][0], expected["metrics"][0], but=("pair_accuracy",) if algorithm in ("dpo", "kto") else ())
     assert found["losses"] == pytest.approx(
         expected["losses"], abs=0.01
     )  # 12 steps later: rounding that Muon has blown up
