@@ -42,7 +42,7 @@ infra/llamacpp/build/.installed: infra/llamacpp/setup.sh infra/llamacpp/requirem
 infra/foreign/.venv/.installed: infra/foreign/setup.sh infra/foreign/requirements.lock
 	infra/foreign/setup.sh
 
-infra/trainers/openenv/.venv/.installed: infra/trainers/setup.sh infra/trainers/verifiers/requirements.lock infra/trainers/openenv/requirements.lock
+infra/trainers/verl/packages/.installed: infra/trainers/setup.sh infra/trainers/verifiers/requirements.lock infra/trainers/openenv/requirements.lock infra/trainers/verl/requirements.lock $(BIN)/.installed
 	infra/trainers/setup.sh
 
 infra/worlds/packages/.installed: infra/worlds/setup.sh infra/worlds/requirements.lock $(BIN)/.installed

@@ -13,7 +13,7 @@ def add_export_env(commands: Commands) -> None:
     command = add_command(commands, "export-env", export_env)
     command.add_argument("world", help="a world's type, for its example knobs, or a params.yaml")
     command.add_argument("target", type=Path, help="the folder to write")
-    command.add_argument("--as", dest="trainer", choices=["trl", "verifiers", "openenv"], required=True)
+    command.add_argument("--as", dest="trainer", choices=["trl", "verl", "verifiers", "openenv"], required=True)
     command = add_command(commands, "serve-env", serve_env)
     command.add_argument("folder", type=Path, help="an exported world's")
     command.add_argument(
@@ -25,8 +25,8 @@ def add_export_env(commands: Commands) -> None:
 
 
 def export_env(world: str, target: Path, trainer: "Trainer") -> None:
-    """Write a world as a folder that TRL, verifiers or OpenEnv plays: its knobs, and a module or
-    script in the trainer's own terms."""
+    """Write a world as a folder that TRL, verl, verifiers or OpenEnv plays: its knobs, and a
+    module, script or configuration in the trainer's own terms."""
     from posttrain.export.world_folder import write_world_folder
 
     write_world_folder(world, target, trainer)

@@ -9,12 +9,15 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import yaml
 from jinja2 import Environment, StrictUndefined
 from pydantic import ValidationError
 
 from posttrain.config.named_world import PARAMS, domain_of, knobs_for_world, reward_section
 from posttrain.config.params import read_knobs
+from posttrain.export.verl_config import AGENT_LOOPS, ROWS, VERL, agent_loops, differences, verl_config, verl_rows
 from posttrain.rewards.params import RewardParams
 from posttrain.rewards.total import RuleReward, load_reward
 from posttrain.rollout.params import AgentParams
@@ -26,10 +29,11 @@ from posttrain.worlds.catalog import World, score_names, tasks_of
 from posttrain.worlds.protocol import Domain
 from posttrain.worlds.tools import tool_from
 
-Trainer = Literal["trl", "verifiers", "openenv"]
+Trainer = Literal["trl", "verl", "verifiers", "openenv"]
 _TEMPLATES = resources.files("posttrain.export") / "templates"
 _FILES: dict[Trainer, Sequence[str]] = {  # `MODULE` in a name is the module's
     "trl": ("train.py", "README.md"),
+    "verl": ("README.md",),
     "verifiers": ("MODULE.py", "pyproject.toml", "README.md"),
     "openenv": ("README.md",),
 }
@@ -95,7 +99,8 @@ def load_exported(folder: Path) -> ExportedWorld:
 
 def write_world_folder(world: str, target: Path, trainer: Trainer) -> None:
     """Write the world of a name, with its example knobs, or that of a `params.yaml`. Raises
-    ConfigurationError where the target holds anything else than an earlier export."""
+    ConfigurationError where the target holds anything else than an earlier export, and where verl
+    cannot train as the rest of the `params.yaml` says."""
     if target.exists() and not (target.is_dir() and ((target / PARAMS).is_file() or not any(target.iterdir()))):
         raise ConfigurationError(f"{target} is there and is no exported world: files in it might be replaced")
     is_file = world.endswith((".yaml", ".yml"))
@@ -106,13 +111,23 @@ def write_world_folder(world: str, target: Path, trainer: Trainer) -> None:
     reward = settings.reward if is_named else reward_section(domain, settings, PARAMS.name)[0]
     knobs = WorldKnobs(world=settings.world, agent=settings.agent, reward=reward)
     load_reward(reward, score_names(domain))
+    folder = target.resolve()
+    config = verl_config(settings, folder, model=Path("data/models/sft").resolve()) if trainer == "verl" else None
     target.mkdir(parents=True, exist_ok=True)
     (target / PARAMS).write_text(
         yaml.safe_dump(knobs.model_dump(mode="json"), allow_unicode=True, sort_keys=False), encoding="utf-8"
     )
+    if config is not None:
+        for name, content in {VERL: config, AGENT_LOOPS: agent_loops(folder)}.items():
+            (target / name).write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+        splits: Sequence[Split] = ("rl", "dev")
+        for split in splits:
+            rows = verl_rows(tasks_of(domain, split, settings.world))
+            pq.write_table(pa.Table.from_pylist(rows), target / ROWS.format(split=split))
+    told = differences(settings) if config is not None else []
     module = "posttrain_" + re.sub(r"\W+", "_", domain.name.lower())
     jinja = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)  # noqa: S701 - no HTML
     for name in _FILES[trainer]:
         template = jinja.from_string((_TEMPLATES / trainer / f"{name}.jinja").read_text(encoding="utf-8"))
-        text = template.render(name=domain.name, module=module, agent=knobs.agent)
+        text = template.render(name=domain.name, module=module, agent=knobs.agent, folder=folder, differences=told)
         (target / name.replace("MODULE", module)).write_text(text, encoding="utf-8")

@@ -55,5 +55,5 @@ def test_it_learns_from_demonstrations_and_from_its_own_episodes(ground, params,
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     targets = set(params.model.adapter.target_modules)
     assert all(name.split(".")[-2] in targets for name in moved), "embeddings and norms are not adapted"
-    # the loss has a KL term: an update is made on groups of equal rewards, too, and its first gradient is 0
+    # by the KL term an update is made on groups of equal rewards, too, and its first gradient is 0
     assert bool(moved) == (step["grad_norm"] > 0), "without a signal nothing moves"
