@@ -2,6 +2,7 @@
 little."""
 
 import json
+import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +33,8 @@ def memory_table(
     params = read_params(params_yaml)
     config = model_config(params, folder=model_folder)
     with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of PEFT about transformers
-        text = _text(plan_for_card(params, config, gpu_gib=gpu_gib, processes=processes))
+        num_workers = min(len(os.sched_getaffinity(0)), 8)  # stages and their phases
+        text = _text(plan_for_card(params, config, gpu_gib=gpu_gib, processes=processes, num_workers=num_workers))
         if processes.count > 1:
             text += f"\n{', '.join(LAUNCHED)}: the first of {processes.count} processes, each with a card of its own"
         if processes.servers:

@@ -1,8 +1,12 @@
 """Checks whether stages fit the memory of a GPU, and finds what to change in `params.yaml` where
 they do not."""
 
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -11,7 +15,14 @@ from transformers import PretrainedConfig
 from posttrain.config.params import Params
 from posttrain.memory_estimate.model import model_config
 from posttrain.memory_estimate.processes import ALONE, Processes
-from posttrain.memory_estimate.stages import STAGES, NotEstimatedError, StageMemory, rows_at_once, stage_memory
+from posttrain.memory_estimate.stages import (
+    STAGES,
+    NotEstimatedError,
+    StageMemory,
+    phases_alone,
+    rows_at_once,
+    stage_memory,
+)
 from posttrain.memory_estimate.tracker import ACTIVATIONS, LOGITS
 from posttrain.models.params import LINEAR_LAYERS, FullAdapter, LoraAdapter
 from posttrain.train.losses import NoKl
@@ -73,17 +84,27 @@ def plan_for_card(
     gpu_gib: float,
     stages: Collection[str] = tuple(STAGES),
     processes: Processes = ALONE,
+    num_workers: int = 1,
 ) -> CardPlan:
-    """Plan for these stages, each alone on the GPU, or on those of `processes`. Raises
-    ConfigurationError for wrong knobs."""
+    """Plan for these stages, each alone on the GPU, or on those of `processes`. Stages are
+    estimated in `num_workers` forks, or in this process where that is 1: nobody forks beside
+    threads. Raises ConfigurationError for wrong knobs."""
     gpu_bytes = int(gpu_gib * _GIB)
     limit = CardPlan(gpu_bytes, (), ()).limit
+    estimate = partial(stage_memory, config=config, gpu_bytes=limit, processes=processes)
+    with get_context("fork").Pool(num_workers) if num_workers > 1 else nullcontext() as pool:
+        starmap = itertools.starmap if pool is None else pool.starmap
 
-    def memory_of(stage: str, own: Params) -> StageMemory:
-        return stage_memory(stage, own, config, gpu_bytes=limit, processes=processes)
+        def memories_of(names: Sequence[str], own: Params) -> list[StageMemory]:
+            alike = {STAGES[name]: name for name in reversed(names)}  # stages that do the same take the same
+            each = [(name, alone) for name in alike.values() for alone in phases_alone(name, own)]
+            found = dict[str, StageMemory]()
+            for (name, _), one in zip(each, starmap(estimate, each), strict=True):
+                found[name] = max(found.get(name, one), one, key=lambda memory: memory.total)
+            return [replace(found[alike[STAGES[name]]], stage=name) for name in names]
 
-    found = CardPlan(gpu_bytes, tuple(memory_of(stage, params) for stage in STAGES if stage in stages), ())
-    changes = changes_that_fit(params, found.too_large, limit=limit, memory_of=memory_of)
+        found = CardPlan(gpu_bytes, tuple(memories_of([name for name in STAGES if name in stages], params)), ())
+        changes = changes_that_fit(params, found.too_large, limit=limit, memories_of=memories_of)
     return CardPlan(gpu_bytes, found.stages, tuple(changes))
 
 
@@ -108,7 +129,11 @@ def refused_by_cards(params: Params, gib_of: Mapping[str, float], *, root: Path)
 
 
 def changes_that_fit(
-    params: Params, too_large: Sequence[StageMemory], *, limit: int, memory_of: Callable[[str, Params], StageMemory]
+    params: Params,
+    too_large: Sequence[StageMemory],
+    *,
+    limit: int,
+    memories_of: Callable[[Sequence[str], Params], Sequence[StageMemory]],
 ) -> list[Change]:
     """Changes that make these stages smaller, those that alter the learning least first, until none
     takes more than `limit` bytes. Whether that was reached, the last change's stages tell."""
@@ -120,7 +145,7 @@ def changes_that_fit(
             break
         tried.append(knobs)
         changed = with_knobs(params, knobs)
-        now = [memory_of(one.stage, changed) for one in left]
+        now = memories_of([one.stage for one in left], changed)
         if all(new.total >= old.total for new, old in zip(now, left, strict=True)):
             continue
         params = changed

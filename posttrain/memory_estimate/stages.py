@@ -287,14 +287,28 @@ def _online(own: _StageSetup, model: Any, algorithm: OnlineParams) -> None:
     del reward_model, process_model
 
 
+def _play(own: _StageSetup) -> None:
+    _run_engine(own, own.loaded(), takes=True)
+
+
 STAGES: dict[str, Callable[[_StageSetup], object]] = {
     "resample_data": _resampling,
     "train_sft": _sft,
-    "sample_preferences": lambda own: _run_engine(own, own.loaded(), takes=True),
+    "sample_preferences": _play,
     "train_reward_model": _reward_model,
     "train_policy": _policy,
-    "evaluate": lambda own: _run_engine(own, own.loaded(), takes=True),
+    "evaluate": _play,
 }
+
+
+def phases_alone(stage: str, params: Params) -> list[Params]:
+    """The params of each phase of a stage's training alone: the stage's peak is the largest of
+    theirs."""
+    policy = params.train_policy
+    if stage != "train_policy" or len(policy.phases) < 2:
+        return [params]
+    alone = [policy.model_copy(update={"begin_with": None, "algorithm": one}) for one in policy.phases.values()]
+    return [params.model_copy(update={"train_policy": one}) for one in alone]
 
 
 def _run_engine(own: _StageSetup, model: Any, *, takes: bool = False) -> SlottedDecoder | None:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from posttrain.memory_estimate.advice import LORA, changes_that_fit, with_knobs
-from posttrain.memory_estimate.stages import StageMemory, rows_at_once
-from tests.memory_estimate.test_stages import knobs
+from posttrain.memory_estimate.advice import LORA, changes_that_fit, plan_for_card, with_knobs
+from posttrain.memory_estimate.stages import StageMemory, rows_at_once, stage_memory
+from tests.memory_estimate.test_stages import CONFIG, knobs
 
 
 def memory(stage, *, weights=0, optimizer=0, activations=0):
@@ -14,7 +14,11 @@ def memory(stage, *, weights=0, optimizer=0, activations=0):
 
 def advised(params, estimated, stages=("train_sft",), limit=100):
     too_large = [one for one in (estimated(stage, params) for stage in stages) if one.total > limit]
-    changes, changed = changes_that_fit(params, too_large, limit=limit, memory_of=estimated), params
+
+    def memories_of(names, own):
+        return [estimated(name, own) for name in names]
+
+    changes, changed = changes_that_fit(params, too_large, limit=limit, memories_of=memories_of), params
     for change in changes:
         changed = with_knobs(changed, change.knobs)
     return changes, changed
@@ -114,3 +118,12 @@ def test_every_change_gives_knobs_that_can_be(stage):
     )
     assert {"model.adapter.quantization", f"{stage}.optimizer"} <= set(names(changes))
     assert ("train_policy.alarms.kl" in names(changes)) == (stage == "train_policy")
+
+
+def test_stages_in_forks_and_phases_alone_take_what_they_take_in_one_process():
+    params = knobs()
+    assert len(params.train_policy.phases) == 2
+    alone, in_forks = (plan_for_card(params, CONFIG, gpu_gib=0.9, num_workers=count) for count in (1, 2))
+    assert in_forks == alone
+    both = stage_memory("train_policy", params, CONFIG, gpu_bytes=alone.limit)
+    assert {one.stage: one for one in alone.stages}["train_policy"] == both
