@@ -4,7 +4,8 @@ be bound to its result.
 DVC hashes deps and params when a command is over. In the person's own folder that is too late: an
 edit made while the stage ran would be recorded with the old output. A snapshot holds every file
 that git tracks or a stage declares, uncommitted edits included, and the stage's inputs from DVC's
-cache. Nobody edits it, so what DVC records in it is what ran.
+cache; of tests, docs, benchmarks and reports it holds what a stage declares. Nobody edits it, so
+what DVC records in it is what ran.
 """
 
 import contextlib
@@ -34,6 +35,12 @@ from posttrain.runtime.state import STATE_DIR, WANDB, private_folder
 
 CACHE_OF_DVC = Path(".dvc/config.local")  # ignored by git: where DVC's cache lies is each machine's own
 FROZEN_KEY = STATE_DIR / "key"  # of the inputs, for the job to compare with what DVC records there
+_FOR_PEOPLE = (
+    "benchmarks",
+    "docs",
+    "reports",
+    "tests",
+)  # folders that a job reads nothing of, where no stage declares it
 FROZEN = "[core]\n    no_scm = true\n    analytics = false\n"  # a tree without git, of which DVC reports nothing
 
 
@@ -155,8 +162,8 @@ def stage_key(stage: PipelineStage) -> str:
 
 
 def _files_of(root: Path, repo: Repo) -> list[str]:
-    """Files that git tracks, and of the rest those that a stage declares: a person's notes and keys
-    are nobody's input, and records of earlier runs are never one."""
+    """Files that git tracks outside `_FOR_PEOPLE`, and of the rest those that a stage declares: a
+    person's notes and keys are nobody's input, and records of earlier runs are never one."""
     declared = [Path(dep.def_path) for stage in repo.index.stages for dep in stage.deps if dep.def_path]
     own = {Path(name) for name in ("dvc.yaml", "dvc.lock", "params.yaml", ".dvcignore", ".gitignore")}
 
@@ -169,7 +176,8 @@ def _files_of(root: Path, repo: Repo) -> list[str]:
         return path != RECORDS and (not is_link or any(dep.is_relative_to(path) for dep in declared))
 
     tracked, others = _listed(root, "--cached"), _listed(root, "--others", "--exclude-standard")
-    return [path.as_posix() for path in (*tracked, *filter(is_declared, others)) if is_hashed(path)]
+    of_code = [path for path in tracked if path.parts[0] not in _FOR_PEOPLE or is_declared(path)]
+    return [path.as_posix() for path in (*of_code, *filter(is_declared, others)) if is_hashed(path)]
 
 
 def _listed(root: Path, *which: str) -> list[Path]:
