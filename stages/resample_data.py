@@ -19,10 +19,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from posttrain.data.files import ParquetBatches, write_batches, write_json
-from posttrain.data.resampling.cells import cell_of, count_cells, opening_text
+from posttrain.data.resampling.cells import count_cells, opening_text
 from posttrain.data.resampling.coreset import Selected, choose_coreset, features, lexical_diversity, num_kept, number_of
-from posttrain.data.resampling.quality import Mistake, keeper, mistakes, refuse_too_many_dropped
+from posttrain.data.resampling.quality import Mistake, keeper, refuse_too_many_dropped
 from posttrain.data.resampling.regenerate import NewRows, ReplayContext, regenerate
+from posttrain.data.resampling.scan import ScanRules, scan_batch
 from posttrain.data.resampling.smote import Point, contamination, plan_points, refuse_contaminated
 from posttrain.data.schemas import TRAJECTORIES_SCHEMA, TrajectoryRow, read_tasks, rows_from_table, trajectories_table
 from posttrain.models.codec import ChatCodec
@@ -30,9 +31,9 @@ from posttrain.models.loading import load_codec, load_model
 from posttrain.models.row_losses import row_losses
 from posttrain.provenance.runner import StageRun, run_stage
 from posttrain.rollout.episodes import run_episodes
-from posttrain.rollout.memory import window_rows
 from posttrain.rollout.offers import open_domain
 from posttrain.rollout.policy import expert_policy
+from posttrain.runtime.batch_workers import map_batches
 from posttrain.runtime.exits import DataError
 from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
@@ -69,7 +70,7 @@ class _Scan:
 def resample_data(run: StageRun) -> None:
     params = run.params.resample_data
     codec, domain = load_codec(BASE), open_domain(run.params.world, run.params.agent)
-    scan = _scan(run, codec, domain)
+    scan = _scan(run, domain)
     if params.quality_filter:
         refuse_too_many_dropped(scan.found, max_dropped_frac=params.max_dropped_frac, source=SOURCE)
     if not scan.good:
@@ -104,34 +105,20 @@ def resample_data(run: StageRun) -> None:
     write_json(REPORTS / "summary.json", summary)
 
 
-def _scan(run: StageRun, codec: ChatCodec, domain: Domain) -> _Scan:
+def _scan(run: StageRun, domain: Domain) -> _Scan:
     params, scan = run.params.resample_data, _Scan()
-    read_only = {name for name, tool in domain.tools.items() if tool.is_read_only}
     rewards = (one for batch in ParquetBatches(SOURCE, TRAJECTORIES_SCHEMA, ("reward",)) for one in batch["reward"])
     is_kept = keeper(params.keep, (one.as_py() for one in rewards))
-    for batch in ParquetBatches(SOURCE, TRAJECTORIES_SCHEMA):
-        rows = rows_from_table(batch)
-        windows = [window_rows(row, run.params.agent.memory) for row in rows]
-        tokens = iter(codec.encode_rows(one.conversation for of_row in windows for one in of_row))
-        for row, of_row in zip(rows, windows, strict=True):
-            position = len(scan.cells)
-            scan.cells.append(sys.intern(cell_of(row, params.cells)))
-            found = mistakes(
-                row.trajectory.messages,
-                row.trajectory.stop_reason,
-                num_tokens=max(len(next(tokens).input_ids) for _ in of_row),
-                max_turns=run.params.agent.max_turns,
-                max_context_tokens=run.params.agent.max_context_tokens,
-                read_only=read_only,
-            )
-            is_good = not (params.quality_filter and found)
-            if row.split == "dev":  # chooses the checkpoint; passed on as it is
-                scan.good_dev += [position] if is_good else []
-                continue
+    read_only = frozenset(name for name, tool in domain.tools.items() if tool.is_read_only)
+    rules = ScanRules(BASE.resolve(), params, run.params.agent, read_only, is_kept)
+    batches = map_batches(scan_batch, rules, ParquetBatches(SOURCE, TRAJECTORIES_SCHEMA))
+    for position, row in enumerate(itertools.chain.from_iterable(batches)):
+        scan.cells.append(sys.intern(row.cell))
+        if not row.is_dev:
             scan.validated.append(position)
-            scan.found.append(found)
-            if is_good and is_kept(row) and (not params.success_filter or row.trajectory.is_success):
-                scan.good.append(position)
+            scan.found.append(row.mistakes)
+        if row.is_good:
+            (scan.good_dev if row.is_dev else scan.good).append(position)
     return scan
 
 

@@ -6,9 +6,11 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from posttrain.data.files import ParquetBatches, write_parquet
+from posttrain.data.resampling import smote
 from posttrain.data.schemas import TRAJECTORIES_SCHEMA, trajectories_table
 from posttrain.data.validation.validate import summary, validate
 from posttrain.runtime.batch_workers import VARIABLE, map_batches
@@ -58,3 +60,13 @@ def test_a_file_is_judged_as_it_is_alone(cluster, toy_rows, tmp_path, monkeypatc
     alone = validate(batches, [], max_tokens=200, source=tmp_path)
     assert shared.counts()["no_duplicate"] == 5
     assert (shared.reasons, shared.checked, summary(shared)) == (alone.reasons, alone.checked, summary(alone))
+
+
+def test_neighbours_are_those_found_alone(cluster, monkeypatch):
+    rows_N_D, cells = np.random.default_rng(1).random((300, 8)), ["a"] * 250 + ["b"] * 50
+    monkeypatch.setattr(smote, "_BLOCK", 16)
+    knobs = {"target_frac": 0.8, "num_neighbors": 3, "seed": 1}
+    shared = smote.plan_points("smote", rows_N_D, cells, **knobs)
+    monkeypatch.setenv(VARIABLE, "1")
+    assert shared == smote.plan_points("smote", rows_N_D, cells, **knobs)
+    assert len(shared) == 150

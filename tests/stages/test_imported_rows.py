@@ -18,6 +18,7 @@ from posttrain.data.resampling import coreset
 from posttrain.data.schemas import read_trajectories, write_trajectories
 from posttrain.provenance.runner import StageRun
 from posttrain.rollout import episodes
+from posttrain.runtime.batch_workers import VARIABLE
 from posttrain.runtime.exits import DataError
 from stages import resample_data as resampling
 from stages.generate_data import generate_data
@@ -96,7 +97,7 @@ def test_an_import_is_trained_on_without_an_expert(make: Make, monkeypatch: pyte
     assert [line["step"] for line in metrics if "eval_loss" in line] == [1, 2]
 
 
-def test_resampling_in_batches_of_7_keeps_and_keeps_back_the_rows_that_it_does_at_once(
+def test_resampling_in_batches_of_7_and_in_two_processes_gives_the_rows_that_it_does_at_once(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generate_data(make("generate_data"))
@@ -105,13 +106,14 @@ def test_resampling_in_batches_of_7_keeps_and_keeps_back_the_rows_that_it_does_a
     write_trajectories(Path("data/validated/demonstrations.parquet"), mixed)
     prepare_model(make("prepare_model"))
     written = []
-    for num_rows in (1000, 7):
+    for num_rows, num_workers in ((1000, 1), (7, 1), (7, 2)):
+        monkeypatch.setenv(VARIABLE, str(num_workers))
         some = functools.partial(ParquetBatches, max_rows=num_rows)
         monkeypatch.setattr(resampling, "ParquetBatches", some)
         monkeypatch.setattr(coreset, "ParquetBatches", some)
         resample_data(make("resample_data"))
         written.append(read_trajectories(Path("data/resampled/demonstrations.parquet")))
-    assert written[0] == written[1]
+    assert written[0] == written[1] == written[2]
     splits = [row.split for row in written[0]]
     assert splits == sorted(splits, reverse=True)  # those kept back stand last
     assert Counter(splits)["dev"] > 10

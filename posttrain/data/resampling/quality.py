@@ -7,9 +7,12 @@ between may make a repeated call right, or an error right to end on.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -84,24 +87,38 @@ def mistakes(
     return tuple(mistake for mistake in Mistake if found[mistake])
 
 
-def keeper(params: KeepParams, rewards: Iterable[float | None]) -> Callable[[TrajectoryRow], bool]:
-    """The test of `params`; `rewards` are those of all demonstrations."""
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """The test of `resample_data.keep`, with the least reward that it accepts."""
+
+    params: KeepParams
+    min_reward: float
+
+    def __call__(self, row: TrajectoryRow) -> bool:
+        params, played = self.params, row.trajectory
+        num_steps = sum(message.role == "assistant" for message in played.messages)
+        return (
+            (played.reward is None or played.reward >= self.min_reward)
+            and (params.max_steps is None or num_steps <= params.max_steps)
+            and (params.function is None or bool(_function(params.function)(row)))
+        )
+
+
+def keeper(params: KeepParams, rewards: Iterable[float | None]) -> Keeper:
+    """The test of `params`; `rewards` are those of all demonstrations. Raises ConfigurationError
+    where its function cannot be imported."""
     known = [one for one in rewards if one is not None]
     bounds = [-math.inf if params.min_reward is None else params.min_reward]
     if params.min_percentile is not None and known:
         bounds.append(float(np.percentile(known, params.min_percentile)))
-    function = load_named(params.function, knob="resample_data.keep.function is") if params.function else None
+    if params.function is not None:
+        _function(params.function)
+    return Keeper(params, max(bounds))
 
-    def is_kept(row: TrajectoryRow) -> bool:
-        played = row.trajectory
-        num_steps = sum(message.role == "assistant" for message in played.messages)
-        return (
-            (played.reward is None or played.reward >= max(bounds))
-            and (params.max_steps is None or num_steps <= params.max_steps)
-            and (function is None or bool(function(row)))
-        )
 
-    return is_kept
+@cache
+def _function(name: str) -> Any:
+    return load_named(name, knob="resample_data.keep.function is")
 
 
 def refuse_too_many_dropped(found: Sequence[tuple[Mistake, ...]], *, max_dropped_frac: float, source: Path) -> None:

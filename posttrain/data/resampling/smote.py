@@ -16,7 +16,10 @@ from imblearn.over_sampling import SMOTE, RandomOverSampler
 from numpy.typing import NDArray
 from sklearn.neighbors import NearestNeighbors
 
+from posttrain.runtime.batch_workers import map_batches
 from posttrain.runtime.exits import DataError
+
+_BLOCK = 4096  # points whose neighbours are searched at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,14 @@ def _located(
 def _nearest(rows_N_D: NDArray[np.float64], points_M_D: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     """Positions in `rows` of the `count` nearest of each point (all where there are fewer), nearest
     first; shape (M, K)."""
-    search = NearestNeighbors(n_neighbors=min(count, len(rows_N_D)), algorithm="brute").fit(rows_N_D)
+    blocks = (points_M_D[start : start + _BLOCK] for start in range(0, len(points_M_D), _BLOCK))
+    return np.concatenate(list(map_batches(nearest_of_block, (rows_N_D, min(count, len(rows_N_D))), blocks)))
+
+
+def nearest_of_block(given: tuple[NDArray[np.float64], int], points_M_D: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Positions in rows of shape (N, D) of the nearest of each point, shape (M, K): a block of
+    `_nearest`, which its worker computes."""
+    rows_N_D, count = given
+    search = NearestNeighbors(n_neighbors=count, algorithm="brute").fit(rows_N_D)
     found: NDArray[np.int64] = search.kneighbors(points_M_D, return_distance=False)
     return found
