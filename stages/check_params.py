@@ -23,6 +23,7 @@ from posttrain.rewards.total import load_reward
 from posttrain.runtime.exits import ConfigurationError, DataError, Problem
 from posttrain.runtime.knobs import nearest
 from posttrain.train.online.constraints import TOKENS
+from posttrain.train.online.trainer_choice import is_on_server, server_refusals
 from posttrain.train.params import SampledPairs
 from posttrain.train.replay import ExpertReplay, HintReplay
 from posttrain.train.sampling.horizon import HorizonSampling
@@ -41,6 +42,11 @@ def check_params(run: StageRun) -> None:
     # of an undeclared file nothing more can be said: it is not in the copy that this stage works in
     problems = problems or [*_world(run.params), *_import(run.params), *_feedback(run.params)]
     problems += _model(run.params)
+    if is_on_server():
+        refused = server_refusals(run.params.train_policy, run.params.model)
+        problems += [
+            Problem("train_policy", "not_on_server", f"a Tinker server cannot do it: {one}") for one in refused
+        ]
     if problems := problems or list(_memory(run.params)):
         raise refusal(problems, "params.yaml")
     if found := run.params.reward.inversion():

@@ -14,12 +14,14 @@ from posttrain.models import distributed
 from posttrain.models.loading import load_codec
 from posttrain.models.params import at_once_of
 from posttrain.provenance.runner import StageRun, run_stage
+from posttrain.rollout.engines.tinker_engine import require_server
 from posttrain.rollout.episode_sampler import ScoredWorld
 from posttrain.traces.values import traced
 from posttrain.traces.writer import Record, open_traces
 from posttrain.tracking.alarms import Alarms
 from posttrain.tracking.wandb_sink import wandb_sinks
 from posttrain.train.online.learning import PolicyInputs
+from posttrain.train.online.trainer_choice import is_on_server, refuse_for_server
 from posttrain.train.policy import learn_policy
 from posttrain.train.policy_inputs import PAIRS, PROCESS_MODEL, REPLAYED, REWARD_MODEL, START, VERDICTS
 from posttrain.train.replay_buffer import EXPERIENCE, merged, read_buffer, write_buffer
@@ -37,6 +39,9 @@ SFT = Path("data/models/sft")
 def train_policy(run: StageRun) -> None:
     params = run.params
     knobs = params.train_policy
+    if is_on_server():
+        refuse_for_server(knobs, params.model)
+        require_server()  # a model may take minutes to load
     start = START if knobs.start == "earlier_run" else SFT
     codec = load_codec(start)
     model = load_trainable(start, params.model, seed=params.seed)

@@ -6,11 +6,14 @@ starts from the model itself. In bfloat16 the layers compute W x + s B A x as on
 half a step of bfloat16 there and mostly lost.
 """
 
+import json
+from pathlib import Path
 from types import MethodType
 from typing import Any, Literal
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -18,7 +21,7 @@ from posttrain.models.adapters import behind_adapters, dense_layer
 from posttrain.models.params import LoraAdapter
 from posttrain.models.precision import bf16_rescale, compute_dtype
 from posttrain.models.quantization import dense_weight, is_quantised, without_quantisation
-from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.exits import ConfigurationError, DataError
 
 SECOND = "second"  # its adapter's name in PEFT, whose name for the first is "default"
 
@@ -62,6 +65,29 @@ def activate_second(model: Any) -> None:
     loads a checkpoint and leaves the first alone on."""
     if isinstance(model, PeftModel) and SECOND in model.peft_config:
         model.base_model.set_adapter(["default", SECOND])
+
+
+def load_adapter(model: Any, folder: Path) -> None:
+    """Load the adapter of a folder in PEFT's format (config and safetensors) into the adapted
+    `model`. Raises DataError where it is not of exactly the same layers, shapes, rank and alpha:
+    it would be merged into something that nobody trained."""
+    own, config = model.peft_config["default"], json.loads((folder / "adapter_config.json").read_text("utf-8"))
+    weights, expected = load_file(folder / "adapter_model.safetensors"), get_peft_model_state_dict(model)
+    shapes = [{name: tuple(one.shape) for name, one in each.items()} for each in (weights, expected)]
+    differing = sorted(name for name in shapes[0] | shapes[1] if shapes[0].get(name) != shapes[1].get(name))
+    for name, wanted in {"r": own.r, "lora_alpha": own.lora_alpha, "use_rslora": False, "use_dora": False}.items():
+        if (found := config.get(name, False)) != wanted:
+            raise DataError(
+                f"the adapter of {folder.name} has {name} {found}, and model.adapter asks for {wanted}: take the same"
+            )
+    if differing:
+        raise DataError(
+            f"the adapter of {folder.name} has {len(differing)} weights otherwise than model.adapter.target_modules "
+            f"asks for, such as {differing[0]}: name the layers that were trained"
+        )
+    if broken := [name for name, one in weights.items() if not one.isfinite().all()]:
+        raise DataError(f"{', '.join(broken[:3])} of the adapter are not all finite numbers: the training has diverged")
+    set_peft_model_state_dict(model, weights)
 
 
 def split_by_adapter(model: Any) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

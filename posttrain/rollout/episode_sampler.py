@@ -31,7 +31,8 @@ NUM_CHECKS = 100  # prompts on which an engine elsewhere must agree with the tra
 
 class EpisodeSampler:
     """Runs and scores episodes by the model's weights at the last `refresh` or, without one, at the
-    first `sample`. With `takes_weights` the engine takes them from the model, once and for all."""
+    first `sample`. With `takes_weights` the engine takes them from the model, once and for all.
+    `engine`: one that is made already; without it the environment names one."""
 
     def __init__(
         self,
@@ -43,11 +44,12 @@ class EpisodeSampler:
         limits: AgentParams,
         temperature: float,
         takes_weights: bool = False,
+        engine: Engine | None = None,
     ) -> None:
         self._takes_weights = takes_weights
         self.codec, self.domain, self.limits = codec, domain, limits
         self._model, self._reward, self._temperature = model, reward, temperature
-        self._engine: Engine | None = None
+        self._engine = engine
         self._others = OtherPlayers(limits)
 
     def refresh(self) -> None:
@@ -155,9 +157,15 @@ class ScoredWorld:
         return cls(domain, load_reward(reward, score_names(domain)), limits)
 
     def sampler(
-        self, model: Any, codec: ChatCodec, *, temperature: float, takes_weights: bool = False
+        self,
+        model: Any,
+        codec: ChatCodec,
+        *,
+        temperature: float,
+        takes_weights: bool = False,
+        engine: Engine | None = None,
     ) -> EpisodeSampler:
-        own: dict[str, Any] = {"domain": self.domain, "reward": self.reward, "limits": self.limits}
+        own: dict[str, Any] = {"domain": self.domain, "reward": self.reward, "limits": self.limits, "engine": engine}
         return EpisodeSampler(model, codec, **own, temperature=temperature, takes_weights=takes_weights)
 
     def player(self, model: Any, codec: ChatCodec, *, seed: int) -> Player:

@@ -15,25 +15,32 @@ from posttrain.models import distributed
 from posttrain.models.codec import ChatCodec
 from posttrain.rollout.asynchronous import Gate
 from posttrain.rollout.engines.choice import is_elsewhere
-from posttrain.rollout.episode_sampler import EpisodeSampler, ScoredWorld, Stream, episode_seeds
+from posttrain.rollout.engines.protocol import Engine
+from posttrain.rollout.engines.tinker_engine import TinkerEngine
+from posttrain.rollout.episode_sampler import EpisodeSampler, ScoredWorld, Stream, check_prompts, episode_seeds
 from posttrain.rollout.episodes import demonstrate
 from posttrain.rollout.expert_traces import EditTraces, ExpertTraces, given_turns
 from posttrain.rollout.memory import worker_rows
 from posttrain.rollout.play_on import Fork, sample_branches
 from posttrain.rollout.reflection import RetryDomain, RetryTask, is_failed, reflect_and_retry
+from posttrain.runtime.exits import ConfigurationError
 from posttrain.train.online.loop import train_online
+from posttrain.train.online.on_server import check_server, fetch_adapter, open_policy, train_on_server
 from posttrain.train.online.params import OnlineParams
+from posttrain.train.online.trainer_choice import is_on_server
 from posttrain.train.online.trainer_state import TrainingInputs
 from posttrain.train.policy_params import TrainPolicyParams
 from posttrain.train.rejection_sampling.params import RejectionSamplingParams, RetryReflection
 from posttrain.train.rejection_sampling.rounds import Learner, train_by_rejection_sampling
 from posttrain.train.replay import EditReplay, ExpertReplay, HintReplay
-from posttrain.train.resumable_trainer import TrainingRun
+from posttrain.train.resumable_trainer import TrainingRun, open_part
 from posttrain.train.reward_ensemble import RewardModels
 from posttrain.train.reward_refresh import RewardRefresh
 from posttrain.train.roles import EQUAL, RoleWeights, learnt_part
 from posttrain.types import Message, ScoredEpisode, Task, Trajectory
 from posttrain.worlds.catalog import require_expert
+
+NUM_CHECKS = 8  # prompts on which a server's base model must agree with ours
 
 OnStep = Callable[[int, Sequence[Trajectory], Sequence[float]], None]  # step, episodes, their mean advantages
 
@@ -81,7 +88,50 @@ def learn_online(
     seed: int,
     run: TrainingRun,
 ) -> None:
-    """Train `model` in place on its own episodes."""
+    """Train `model` in place on its own episodes; where a Tinker server trains, its adapter is
+    loaded into `model` at the end."""
+    world = inputs.world
+    how: dict[str, Any] = {
+        "params": algorithm,
+        "max_context_tokens": world.limits.max_context_tokens,
+        "optimizer_params": params,
+        "checkpoint_every_steps": params.checkpoint_every_steps,
+        "seed": seed,
+    }
+
+    def trained_on(engine: Engine | None) -> TrainingInputs:
+        sampler = _behind_failures(world).sampler(model, codec, temperature=algorithm.temperature, engine=engine)
+        return _online_inputs(sampler, codec, inputs, algorithm, params=params, seed=seed)
+
+    if not is_on_server():
+        train_online(model, codec.tokenizer, trained_on(None), run=run, **how)
+        return
+    if run.checkpoint is not None:
+        raise ConfigurationError(
+            f"POSTTRAIN_TRAINER is tinker and {run.checkpoint} is of a training here, which no server can go on from: "
+            "unset it, or remove that folder"
+        )
+    with (
+        open_part(run, "on_server", first_step=0, num_steps=algorithm.max_steps) as part,
+        open_policy(model, seed=seed, checkpoint=part.checkpoint) as policy,
+    ):
+        engine = TinkerEngine(policy, timeout_s=world.limits.max_seconds)
+        if part.checkpoint is None:
+            check_server(policy, engine, model, check_prompts(codec, world.domain)[:NUM_CHECKS])
+        train_on_server(policy, codec.tokenizer, trained_on(engine), run=part, **how)
+        fetch_adapter(policy, model, name="policy")
+
+
+def _online_inputs(
+    sampler: EpisodeSampler,
+    codec: ChatCodec,
+    inputs: PolicyInputs,
+    algorithm: OnlineParams,
+    *,
+    params: TrainPolicyParams,
+    seed: int,
+) -> TrainingInputs:
+    """Inputs of a training on the sampler's episodes, with what scores and accompanies them."""
     world = inputs.world
     played_by_expert: dict[str, Any] = {
         "limits": world.limits,
@@ -96,7 +146,7 @@ def learn_online(
         case EditReplay():
             traces = EditTraces(inputs.edits, codec, domain=world.domain, reward=world.reward)
     source = PolicyEpisodes(
-        _behind_failures(world).sampler(model, codec, temperature=algorithm.temperature),
+        sampler,
         reward_model=inputs.reward_model,
         weight=params.reward_model_weight,
         world_weight=params.world_reward_weight,
@@ -114,27 +164,17 @@ def learn_online(
         is_flawless=True,
         **played_by_expert,
     )
-    train_online(
-        model,
-        codec.tokenizer,
-        inputs.training(
-            source,
-            seed=seed,
-            demonstrations=codec.encode_rows(row.conversation for row in shown),
-            expert=source.expert if traces is not None else None,
-            score_weights=world.reward.weights,
-            process_model=inputs.process_model,
-            role_weights=params.role_weights,
-            refresh=RewardRefresh(inputs.reward_model, params.reward_model_refresh, seed=seed)
-            if inputs.reward_model is not None and params.reward_model_refresh is not None
-            else None,
-        ),
-        params=algorithm,
-        max_context_tokens=world.limits.max_context_tokens,
-        optimizer_params=params,
-        checkpoint_every_steps=params.checkpoint_every_steps,
+    return inputs.training(
+        source,
         seed=seed,
-        run=run,
+        demonstrations=codec.encode_rows(row.conversation for row in shown),
+        expert=source.expert if traces is not None else None,
+        score_weights=world.reward.weights,
+        process_model=inputs.process_model,
+        role_weights=params.role_weights,
+        refresh=RewardRefresh(inputs.reward_model, params.reward_model_refresh, seed=seed)
+        if inputs.reward_model is not None and params.reward_model_refresh is not None
+        else None,
     )
 
 
