@@ -20,6 +20,7 @@ from posttrain.report.knobs import parse_knobs
 from posttrain.report.run_reader import Measure, held_out_outcomes, parse_results, read_object
 from posttrain.runtime.exits import DataError
 from posttrain.tracking.metrics_log import MetricValue, read_metrics
+from posttrain.train.policy_inputs import EARLIER_RUN
 
 RECORDS = Path("reports/experiments")
 NUM_LAST = 20  # steps
@@ -76,10 +77,11 @@ def read_arm(tree: Path, plan: Plan, variant: Variant) -> Arm:
 
 def code_digest(root: Path) -> str:
     """Digest of all files of the last commit that a stage before the report declares as deps,
-    without the knobs, which a branch has its own of."""
+    without the knobs and what an earlier run left, which a branch has its own of."""
     stages = read_all_inputs(root / "dvc.yaml")
     deps = {dep for name, stage in stages.items() if name != _REPORT for dep in stage.deps if "$" not in dep}
-    listed = git(root, "ls-tree", "-r", "HEAD", "--", *sorted(deps - {PARAMS_FILE}))
+    own = {dep for dep in deps if dep == PARAMS_FILE or Path(dep).is_relative_to(EARLIER_RUN)}
+    listed = git(root, "ls-tree", "-r", "HEAD", "--", *sorted(deps - own))
     return hashlib.sha256(listed.encode()).hexdigest()[:DIGEST_CHARS]
 
 

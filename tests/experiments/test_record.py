@@ -26,7 +26,7 @@ DVC_YAML = """
 stages:
   train:
     cmd: python -m posttrain.provenance.run_stage train
-    deps: [stages/train.py, params.yaml, data/rows]
+    deps: [stages/train.py, params.yaml, data/rows, data/earlier_run]
     outs: [data/model]
   report:
     cmd: python -m posttrain.provenance.run_stage report
@@ -188,8 +188,10 @@ def test_code_is_what_a_stage_before_the_report_runs(tree):
         ("stages/report.py", False),
         ("params.yaml", False),
         ("README.md", False),
+        ("data/earlier_run/policy.dvc", False),
         ("stages/train.py", True),
     ):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_text("EDITED = 1")
         assert code_digest(tree) == before, "the last commit counts"
         commit(tree)
