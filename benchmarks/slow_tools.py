@@ -52,8 +52,7 @@ SHORTEST_S, LONGEST_S = 0.3, 30.0
 ONLINE: Mapping[str, Any] = {
     "agent.tool_timeout_s": 60.0,
     "train_policy.algorithm.max_steps": 1000,  # the tokens end it
-    "train_policy.algorithm.tasks_per_step": 8,
-    "train_policy.algorithm.group_size": 8,
+    "train_policy.lr": 2.0e-3,
     "train_policy.algorithm.sampling.order": {"type": "uniform"},
 }
 

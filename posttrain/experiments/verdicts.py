@@ -162,7 +162,7 @@ def table_markdown(table: Table, plan: Plan) -> str:
         f"Success of `{plan.policy}` on {len(arms[0].policies[plan.policy].won):,} held-out tasks, greedily and, where "
         "it says so, sampled at temperature 1; intervals at 95 %, over tasks and seeds. p is corrected for "
         f"{len(table.rows) - 1} overrides (Holm). Gain: the policy less the SFT model that it began from. Commits: "
-        f"{', '.join(sorted({arm.commit for arm in arms}))}.",
+        f"{_some(sorted({arm.commit for arm in arms}))}.",
         "",
         *markdown_lines(("override", "sees", "seeds", *measures), map(_verdict_cells, table.rows)),
         "",
@@ -190,6 +190,12 @@ def _costs(table: Table, plan: Plan) -> list[str]:
     rows = [[f"`{override}`", *(cell(seeds, name) for name in names)] for override, seeds in by_row.items()]
     legend = "Harm: share of the episodes sampled at temperature 1; mean over seeds, lowest … highest seed."
     return [*markdown_lines(("override", *(name.replace("_", " ") for name in names)), rows), "", legend, ""]
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first few; the record has all."""
+    shown = names[:5]
+    return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")
 
 
 def _verdict_cells(row: Row) -> list[str]:
