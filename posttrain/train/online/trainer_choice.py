@@ -48,13 +48,13 @@ def server_refusals(knobs: TrainPolicyParams, model: ScratchModel | PretrainedMo
         is_by_entropy = isinstance(credit, EpisodeCredit) and isinstance(credit.equal_groups, ByEntropy)
         asked = {
             f"temperature is {one.temperature:g}, and it learns at 1 (set 1.0)": one.temperature != 1,
-            f"objective is {objective} (set policy_gradient or clip)": objective not in ("policy_gradient", "clip"),
+            f"objective is {objective} (take policy_gradient or clip)": objective not in ("policy_gradient", "clip"),
             f"kl is {one.kl.type} or measured (set {{type: none, is_measured: false}})": one.measures_kl,
             f"entropy_bonus is {one.entropy_bonus:g} (set 0.0)": one.entropy_bonus > 0,
             f"join is {one.join.type} (set none)": isinstance(one.join, ExpertReplay | EditReplay),
             f"credit is {credit.type}, by a critic or values (set episode)": credit.type
             in ("gae", "process_model", "branch_values"),
-            "credit.equal_groups is by_entropy (set by_baseline)": is_by_entropy,
+            "credit.equal_groups is by_entropy (take by_baseline)": is_by_entropy,
             f"dev.keep is {one.dev.keep} (set last)": one.dev.keep != "last",
             f"max_staleness is {one.max_staleness} (set 0 or 1)": one.max_staleness > 1,
         }
