@@ -96,7 +96,9 @@ def plan_for_card(
         starmap = itertools.starmap if pool is None else pool.starmap
 
         def memories_of(names: Sequence[str], own: Params) -> list[StageMemory]:
-            alike = {STAGES[name]: name for name in reversed(names)}  # stages that do the same take the same
+            alike: dict[Any, str] = {}  # stages that do the same take the same
+            for name in names:
+                alike.setdefault(STAGES[name], name)
             each = [(name, alone) for name in alike.values() for alone in phases_alone(name, own)]
             found = dict[str, StageMemory]()
             for (name, _), one in zip(each, starmap(estimate, each), strict=True):

@@ -259,7 +259,7 @@ REFUSED = {
 @pytest.mark.parametrize("words", REFUSED)
 def test_what_a_server_cannot_do_is_refused_before_anything_is_asked(params, words):
     online = type(params.train_policy.algorithm).model_validate(algorithm(**REFUSED[words]))
-    with pytest.raises(ConfigurationError, match=f"cannot do this: algorithm.{words}.* \\(set "):
+    with pytest.raises(ConfigurationError, match=f"cannot do this: algorithm.{words}.* \\((set|take) "):
         refuse_for_server(params.train_policy.model_copy(update={"algorithm": online}), params.model)
 
 
