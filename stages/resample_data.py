@@ -23,13 +23,13 @@ from posttrain.data.resampling.cells import count_cells, opening_text
 from posttrain.data.resampling.coreset import Selected, choose_coreset, features, lexical_diversity, num_kept, number_of
 from posttrain.data.resampling.quality import Mistake, keeper, refuse_too_many_dropped
 from posttrain.data.resampling.regenerate import NewRows, ReplayContext, regenerate
-from posttrain.data.resampling.scan import ScanRules, scan_batch
 from posttrain.data.resampling.smote import Point, contamination, plan_points, refuse_contaminated
 from posttrain.data.schemas import TRAJECTORIES_SCHEMA, TrajectoryRow, read_tasks, rows_from_table, trajectories_table
 from posttrain.models.codec import ChatCodec
 from posttrain.models.loading import load_codec, load_model
 from posttrain.models.row_losses import row_losses
 from posttrain.provenance.runner import StageRun, run_stage
+from posttrain.rollout.demonstration_scan import ScanRules, scan_batch
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.offers import open_domain
 from posttrain.rollout.policy import expert_policy
