@@ -81,6 +81,14 @@ class SlowTools:
         return replace(tool, function=waiting, is_instant=False)
 
 
+class ToyGround(Ground):
+    """Its SFT model is the demo's with fewer steps, so that there is something to learn."""
+
+    @functools.cached_property
+    def params(self) -> Params:
+        return _params(self, {"train_sft.max_steps": 250, "train_sft.eval_every_steps": 250})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser("benchmarks.slow_tools", description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 3])
@@ -89,8 +97,7 @@ def main() -> None:
     parser.add_argument("--beside", type=int, default=9, help="trainings at a time")
     given = parser.parse_args()
     with TemporaryDirectory() as folder:
-        ground = Ground(Path(folder), is_small=False)
-        _ = _trained(ground)
+        _ = ToyGround(Path(folder), is_small=False).trained
         with ProcessPoolExecutor(given.beside, mp_context=get_context("spawn")) as pool:
             arms = [(seed, staleness) for seed in given.seeds for staleness in given.staleness]
             trainings = [pool.submit(train, Path(folder), *arm, given.tokens) for arm in arms]
@@ -104,12 +111,6 @@ def main() -> None:
 
 def _params(ground: Ground, overrides: Mapping[str, Any]) -> Params:
     return ground.checkout_with({**read_yaml(REPOSITORY / "experiments/demo.yaml")["set"], **overrides})
-
-
-def _trained(ground: Ground) -> Path:
-    """The SFT model: the demo's with fewer steps, so that there is something to learn."""
-    ground.__dict__["params"] = _params(ground, {"train_sft.max_steps": 250, "train_sft.eval_every_steps": 250})
-    return ground.trained
 
 
 def train(folder: Path, seed: int, max_staleness: int, num_tokens: int) -> dict[str, Any]:
@@ -167,7 +168,6 @@ def train(folder: Path, seed: int, max_staleness: int, num_tokens: int) -> dict[
 def success(sampler: EpisodeSampler) -> dict[str, float]:
     """Share of dev tasks that are solved, greedily and by two plays at temperature 1."""
     tasks = sampler.domain.tasks("dev", 64)
-    sampler.refresh()
 
     def share(tasks: Sequence[Task], temperature: float) -> float:
         seeds = episode_seeds(Stream.MEASUREMENT, 1, count=len(tasks))

@@ -69,7 +69,7 @@ class _Scan:
 
 def resample_data(run: StageRun) -> None:
     params = run.params.resample_data
-    codec, domain = load_codec(BASE), open_domain(run.params.world, run.params.agent)
+    domain = open_domain(run.params.world, run.params.agent)
     scan = _scan(run, domain)
     if params.quality_filter:
         refuse_too_many_dropped(scan.found, max_dropped_frac=params.max_dropped_frac, source=SOURCE)
@@ -79,7 +79,7 @@ def resample_data(run: StageRun) -> None:
             f"{scan.mistakes}): mend them, or set quality_filter and success_filter to false"
         )
     good = Selected(SOURCE, np.array(scan.good, np.int64))
-    core = good.at(_coreset(run, good, codec))
+    core = good.at(_coreset(run, good))
     core_cells = [scan.cells[position] for position in core.positions_N]
     points = _points(run, core, core_cells)
     dev = Selected(SOURCE, np.array(scan.good_dev, np.int64))
@@ -122,7 +122,7 @@ def _scan(run: StageRun, domain: Domain) -> _Scan:
     return scan
 
 
-def _coreset(run: StageRun, good: Selected, codec: ChatCodec) -> NDArray[np.int64]:
+def _coreset(run: StageRun, good: Selected) -> NDArray[np.int64]:
     coreset = run.params.resample_data.coreset
     keep = num_kept(len(good), coreset.keep_frac)
     if keep == len(good):
@@ -132,13 +132,13 @@ def _coreset(run: StageRun, good: Selected, codec: ChatCodec) -> NDArray[np.int6
         if coreset.strategy in ("diversity", "hybrid")
         else np.zeros((len(good), 1))
     )
-    losses_N = _ranks(run, good, codec) if coreset.strategy in ("loss_topk", "hybrid") else np.zeros(len(good))
+    losses_N = _ranks(run, good) if coreset.strategy in ("loss_topk", "hybrid") else np.zeros(len(good))
     return choose_coreset(coreset.strategy, keep=keep, losses_N=losses_N, features_N_D=points, seed=run.params.seed)
 
 
-def _ranks(run: StageRun, good: Selected, codec: ChatCodec) -> NDArray[np.float64]:
+def _ranks(run: StageRun, good: Selected) -> NDArray[np.float64]:
     """The number by which demonstrations are preferred, (N,)."""
-    rank_by = run.params.resample_data.coreset.rank_by
+    rank_by, codec = run.params.resample_data.coreset.rank_by, load_codec(BASE)
     if rank_by == "loss":
         return _losses(run, good, codec)
     ranks = list[float]()

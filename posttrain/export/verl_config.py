@@ -11,7 +11,7 @@ from posttrain.models.params import LoraAdapter
 from posttrain.runtime.exits import ConfigurationError
 from posttrain.train.advantages.baselines import GroupStd, LeaveOneOut
 from posttrain.train.advantages.credit import EpisodeCredit
-from posttrain.train.losses import Cispo, Clip, Gspo, KlLoss, NoKl, PolicyGradient, Sapo
+from posttrain.train.losses import Cispo, Clip, Gspo, KlLoss, PolicyGradient, Sapo
 from posttrain.train.online.params import LossMean, OnlineParams
 from posttrain.types import Task
 
@@ -209,6 +209,6 @@ def _objective(algorithm: OnlineParams) -> dict[str, Any]:
 
 def _divergence(algorithm: OnlineParams) -> dict[str, Any]:
     kl = algorithm.kl
-    if isinstance(kl, NoKl) or not isinstance(kl, KlLoss):
+    if not isinstance(kl, KlLoss):
         return {}
     return {"use_kl_loss": True, "kl_loss_coef": kl.weight, "kl_loss_type": _ESTIMATORS[kl.estimator]}

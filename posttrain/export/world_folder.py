@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import yaml
 from jinja2 import Environment, StrictUndefined
 from pydantic import ValidationError
 
 from posttrain.config.named_world import PARAMS, domain_of, knobs_for_world, reward_section
 from posttrain.config.params import read_knobs
+from posttrain.data.files import write_parquet
 from posttrain.export.verl_config import AGENT_LOOPS, ROWS, VERL, agent_loops, differences, verl_config, verl_rows
 from posttrain.rewards.params import RewardParams
 from posttrain.rewards.total import RuleReward, load_reward
@@ -122,8 +122,8 @@ def write_world_folder(world: str, target: Path, trainer: Trainer) -> None:
             (target / name).write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
         splits: Sequence[Split] = ("rl", "dev")
         for split in splits:
-            rows = verl_rows(tasks_of(domain, split, settings.world))
-            pq.write_table(pa.Table.from_pylist(rows), target / ROWS.format(split=split))
+            rows = pa.Table.from_pylist(verl_rows(tasks_of(domain, split, settings.world)))
+            write_parquet(target / ROWS.format(split=split), rows)
     told = differences(settings) if config is not None else []
     module = "posttrain_" + re.sub(r"\W+", "_", domain.name.lower())
     jinja = Environment(undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)  # noqa: S701 - no HTML

@@ -100,10 +100,10 @@ def plan_for_card(
             for name in names:
                 alike.setdefault(STAGES[name], name)
             each = [(name, alone) for name in alike.values() for alone in phases_alone(name, own)]
-            found = dict[str, StageMemory]()
+            peaks = dict[str, StageMemory]()
             for (name, _), one in zip(each, starmap(estimate, each), strict=True):
-                found[name] = max(found.get(name, one), one, key=lambda memory: memory.total)
-            return [replace(found[alike[STAGES[name]]], stage=name) for name in names]
+                peaks[name] = max(peaks.get(name, one), one, key=lambda memory: memory.total)
+            return [replace(peaks[alike[STAGES[name]]], stage=name) for name in names]
 
         found = CardPlan(gpu_bytes, tuple(memories_of([name for name in STAGES if name in stages], params)), ())
         changes = changes_that_fit(params, found.too_large, limit=limit, memories_of=memories_of)

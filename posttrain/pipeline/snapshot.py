@@ -35,12 +35,8 @@ from posttrain.runtime.state import STATE_DIR, WANDB, private_folder
 
 CACHE_OF_DVC = Path(".dvc/config.local")  # ignored by git: where DVC's cache lies is each machine's own
 FROZEN_KEY = STATE_DIR / "key"  # of the inputs, for the job to compare with what DVC records there
-_FOR_PEOPLE = (
-    "benchmarks",
-    "docs",
-    "reports",
-    "tests",
-)  # folders that a job reads nothing of, where no stage declares it
+# folders of which a job reads what a stage declares, and nothing else
+_FOR_PEOPLE = ("benchmarks", "docs", "reports", "tests")
 FROZEN = "[core]\n    no_scm = true\n    analytics = false\n"  # a tree without git, of which DVC reports nothing
 
 

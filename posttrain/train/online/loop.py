@@ -120,18 +120,9 @@ def train_online(  # noqa: C901 — one loop, to be read from top to bottom
             if distributed.is_first():
                 inputs.on_step(step + 1, episodes, metrics.mean_advantages(groups, samples))
             kl = metrics.kl_to_start(by_start, groups, pad_id, run.at_once) if params.measures_kl else None
-            logged |= {
-                **metrics.episode_metrics(groups),
-                **metrics.group_counts(groups, is_trained, samples, params),
-                **metrics.advantage_metrics(groups, is_trained, samples),
-                **estimator.metrics,
-                "generated_tokens": state.num_generated,
-                **({} if kl is None else {"kl": kl}),
-                "kl_weight": state.kl.weight,
-                **state.constraints.observe(episodes),
-                **(inputs.refresh.observe(step + 1, groups) if inputs.refresh else {}),
-                "staleness": staleness,
-            }
+            learnt = (groups, is_trained, samples)
+            logged |= metrics.step_metrics(state, inputs, *learnt, params, step=step + 1, kl=kl, staleness=staleness)
+            logged |= estimator.metrics
             if inputs.demonstrations:
                 rows, at_once = inputs.demonstrations, run.at_once
                 logged["demonstration_loss"] = metrics.demonstration_loss(learner, rows, pad_id, at_once)

@@ -19,6 +19,7 @@ from posttrain.models.token_logprobs import IGNORED, agent_scores, labels_of, pa
 from posttrain.train.advantages.credit import Compared
 from posttrain.train.advantages.groups import EpisodeGroup
 from posttrain.train.online.params import OnlineParams
+from posttrain.train.online.trainer_state import TrainerState, TrainingInputs
 from posttrain.train.online.updates import Batch, Sample, Updates, batch_of, score
 from posttrain.types import ROLES, Trajectory
 from posttrain.worlds.grading import CONSENT
@@ -30,6 +31,34 @@ _LEAST_ADVANTAGE = 1e-6
 _NO_GROUP = dict.fromkeys(group_metrics([Group([0.0, 0.0], [False, False])]), 0.0)
 _NO_GROUP |= {"definition_version": DEFINITION_VERSION}
 _NUM_LOGGED_TURNS = 3  # each by itself, the later ones together
+
+
+def step_metrics(
+    state: TrainerState,
+    inputs: TrainingInputs,
+    groups: Sequence[EpisodeGroup],
+    is_trained: Sequence[bool],
+    samples: Sequence[Sequence[Sample]],
+    params: OnlineParams,
+    *,
+    step: int,
+    kl: float | None,
+    staleness: int,
+) -> dict[str, Any]:
+    """Metrics of a step before its update, from 1 on. Constraints and the reward models that learn
+    on observe its episodes."""
+    episodes = [one for group in groups for one in group.episodes]
+    return {
+        **episode_metrics(groups),
+        **group_counts(groups, is_trained, samples, params),
+        **advantage_metrics(groups, is_trained, samples),
+        "generated_tokens": state.num_generated,
+        **({} if kl is None else {"kl": kl}),
+        "kl_weight": state.kl.weight,
+        **state.constraints.observe(episodes),
+        **(inputs.refresh.observe(step, groups) if inputs.refresh else {}),
+        "staleness": staleness,
+    }
 
 
 def episode_metrics(groups: Sequence[EpisodeGroup]) -> dict[str, float]:

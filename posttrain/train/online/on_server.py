@@ -30,14 +30,14 @@ from posttrain.rollout.engines.tinker_engine import TinkerEngine, TinkerPolicy
 from posttrain.rollout.generator import RolloutSchedule
 from posttrain.runtime.exits import ConfigurationError, StoppedByAlarm
 from posttrain.train.advantages.estimator import AdvantageEstimator
-from posttrain.train.checkpointing import PREFIX, prune, seal
+from posttrain.train.checkpointing import PREFIX
 from posttrain.train.losses import Clip, importance_weights
 from posttrain.train.online import metrics
 from posttrain.train.online.collecting import collecting
 from posttrain.train.online.loop import trained_groups
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.online.trainer_choice import ATTENTION, MLP
-from posttrain.train.online.trainer_state import STATE, TrainerState, TrainingInputs
+from posttrain.train.online.trainer_state import STATE, TrainerState, TrainingInputs, seal_checkpoint
 from posttrain.train.online.updates import (
     Batch,
     Updates,
@@ -47,7 +47,7 @@ from posttrain.train.online.updates import (
     split_by_length,
     weights_of,
 )
-from posttrain.train.resumable_trainer import METRICS, TrainingRun, asked_to_stop
+from posttrain.train.resumable_trainer import TrainingRun, asked_to_stop
 
 MAX_GAP = 0.1  # nats a token, the mean over prompts: of bfloat16 a few hundredths come
 _UNKNOWN = ("grad_norm", "skipped_updates")  # metrics that a server does not tell
@@ -130,17 +130,9 @@ def train_on_server(
             trained = [own for own, is_one in zip(samples, is_trained, strict=True) if is_one]
             episodes = [one for group in groups for one in group.episodes]
             inputs.on_step(step + 1, episodes, metrics.mean_advantages(groups, samples))
-            logged |= {
-                **metrics.episode_metrics(groups),
-                **metrics.group_counts(groups, is_trained, samples, params),
-                **metrics.advantage_metrics(groups, is_trained, samples),
-                **estimator.metrics,
-                "generated_tokens": state.num_generated,
-                "kl_weight": state.kl.weight,
-                **state.constraints.observe(episodes),
-                **(inputs.refresh.observe(step + 1, groups) if inputs.refresh else {}),
-                "staleness": staleness,
-            }
+            learnt = (groups, is_trained, samples)
+            logged |= metrics.step_metrics(state, inputs, *learnt, params, step=step + 1, kl=None, staleness=staleness)
+            logged |= estimator.metrics
             if rows := inputs.demonstrations:
                 found = policy.logprobs([row.input_ids for row in rows])
                 written = np.concatenate([np.asarray(row.mask[1:], bool) for row in rows])
@@ -171,11 +163,8 @@ def train_on_server(
                 folder.mkdir()
                 if inputs.refresh:
                     inputs.refresh.save(folder)
-                saved = {"step": step, "state": state.state(), "server": policy.save_state(folder.name)}
-                (folder / STATE).write_text(json.dumps(saved, sort_keys=True), encoding="utf-8")
-                shutil.copyfile(run.metrics.path, folder / METRICS)
-                seal(folder)
-                prune(run.folder, keep=None)
+                saved = {"state": state.state(), "server": policy.save_state(folder.name)}
+                seal_checkpoint(run, folder, {"step": step, **saved})
             run.progress(step, params.max_steps, "")
             if run.is_stopping and not is_last:
                 raise asked_to_stop(step, params.max_steps)

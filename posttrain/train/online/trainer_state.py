@@ -216,11 +216,18 @@ def save_checkpoint(
         if not distributed.is_sharded():
             save_model(model, str(folder / WEIGHTS))
             torch.save(optimizer.state_dict(), folder / OPTIMIZER)
-        (folder / STATE).write_text(json.dumps({"step": step, **state}, sort_keys=True), encoding="utf-8")
-        shutil.copyfile(run.metrics.path, folder / METRICS)
-        seal(folder)
-        prune(run.folder, keep=None)
+        seal_checkpoint(run, folder, {"step": step, **state})
     distributed.wait_for_all()
+
+
+def seal_checkpoint(run: TrainingRun, folder: Path, state: Mapping[str, Any]) -> None:
+    """Write what a checkpoint has besides weights, seal it and remove those before it; of the
+    process that writes metrics."""
+    assert run.metrics is not None
+    (folder / STATE).write_text(json.dumps(state, sort_keys=True), encoding="utf-8")
+    shutil.copyfile(run.metrics.path, folder / METRICS)
+    seal(folder)
+    prune(run.folder, keep=None)
 
 
 def load_checkpoint(
