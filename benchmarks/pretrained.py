@@ -8,7 +8,8 @@ the knobs below, where models, traces and `reports/index.html` stay; stopped, it
 in other phrasing stands beside it, from the reports of this checkout.
 
 `--seed N` trains once more, by another seed and as far as SFT, in a clone of its own, and adds what
-that model does to the report.
+that model does to the report; with `--wordings 6` from as many demonstrations that say each thing in
+up to six ways.
 """
 
 import argparse
@@ -100,10 +101,13 @@ KNOBS: dict[str, Any] = {
 def main() -> None:
     parser = argparse.ArgumentParser("benchmarks.pretrained", description=__doc__)
     parser.add_argument("--seed", type=int)
+    parser.add_argument("--wordings", type=int, default=1, help="world.num_wordings, with --seed")
     given = parser.parse_args()
     if given.seed is not None:
-        add_seed(given.seed)
+        add_seed(given.seed, num_wordings=given.wordings)
         return
+    if given.wordings != 1:
+        parser.error("--wordings comes with --seed: the whole graph is run with one wording")
     commit = _prepared(TREE, KNOBS)
     began = time.time()
     subprocess.run(["dvc", "repro"], cwd=TREE, env=environment_of(TREE), check=True)
@@ -115,11 +119,12 @@ def main() -> None:
     print(f"models and traces: {TREE.relative_to(REPOSITORY)}; reports/pretrained.json")
 
 
-def add_seed(seed: int) -> None:
+def add_seed(seed: int, *, num_wordings: int) -> None:
     """The SFT model by another `seed` of all that is drawn (demonstrations, order, adapters), on
     the tasks of the first."""
-    tree = TREE.with_name(f"{TREE.name}-{seed}")
-    commit = _prepared(tree, KNOBS | {"seed": seed})
+    name = f"{seed}" if num_wordings == 1 else f"{seed}, {num_wordings} wordings"
+    tree = TREE.with_name(f"{TREE.name}-{seed}-{num_wordings}")
+    commit = _prepared(tree, KNOBS | {"seed": seed, "world.num_wordings": num_wordings})
     subprocess.run(["dvc", "repro", "train_sft"], cwd=tree, env=environment_of(tree), check=True)
     params = load_params(tree / "params.yaml")
     domain = make_domain(params.world)
@@ -129,9 +134,9 @@ def add_seed(seed: int) -> None:
         "paraphrase": _phrased(tree, "sft", params, domain),
     }
     result = json.loads(RESULT.read_text(encoding="utf-8"))
-    result.setdefault("seeds", {})[str(seed)] = found
+    result.setdefault("seeds", {})[name] = found
     _write(result)
-    print(f"seed {seed}: {_share(found['test'])} held out, {_share(found['paraphrase'])} in other phrasing")
+    print(f"seed {name}: {_share(found['test'])} held out, {_share(found['paraphrase'])} in other phrasing")
 
 
 def _write(result: Mapping[str, Any]) -> None:
