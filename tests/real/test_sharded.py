@@ -4,9 +4,14 @@ with and any number of processes goes on from.
 `make test NEEDS=processes`.
 """
 
+import itertools
+import os
+import random
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -21,6 +26,7 @@ from sharded_runs import write_large_model
 pytestmark = pytest.mark.needs_processes
 KNOBS = {"max_steps": 6, "kl": {"type": "loss", "weight": 0.1}, "updates_per_step": 2}
 WHAT = {"algorithm": "served", "changes": KNOBS}
+NUM_KILLS = int(os.environ.get("KILLS", "2"))
 
 
 @pytest.fixture
@@ -68,6 +74,44 @@ def test_a_killed_run_of_shards_goes_on_with_any_number_of_processes(server, tmp
     weights, expected = (torch.load(tmp_path / name / "weights.pt", weights_only=True) for name in ("cut", "whole"))
     for name, weight in weights.items():
         torch.testing.assert_close(weight, expected[name], rtol=0, atol=1e-4)
+
+
+def test_random_kills_of_any_process_and_resumes_by_one_two_or_four(server, tmp_path):
+    """`KILLS=20 python -m pytest -s tests/real/test_sharded.py -k random_kills` kills as often."""
+    what = {**WHAT, "url": server.url, "changes": {**KNOBS, "optimizer": "adamw", "lr": 3e-3, "max_steps": 20}}
+    run(tmp_path / "whole", "fsdp", **what)
+    expected = torch.load(tmp_path / "whole" / "weights.pt", weights_only=True)
+    draw, killed = random.Random(NUM_KILLS), []
+    for number in itertools.count():
+        root = tmp_path / f"round {number}"
+        while (one := killed_at_random(root, draw, what, is_spared=len(killed) >= NUM_KILLS)) is not None:
+            killed.append(one)
+            print(f"kill {len(killed)}: {one}", flush=True)
+        weights = torch.load(root / "weights.pt", weights_only=True)
+        gap = max(float((weights[name] - weight).abs().max()) for name, weight in expected.items())
+        print(f"round {number}: first steps {first_steps(root)}, largest gap of a weight {gap:.1e}", flush=True)
+        assert gap <= 1e-4
+        if len(killed) >= NUM_KILLS:
+            return
+
+
+def killed_at_random(root, draw, what, *, is_spared):
+    """Goes on with the run by some number of processes and kills one; None where it ended first."""
+    num, steps, more = draw.choice([1, 2, 4]), root / "steps", draw.randrange(1, 10)
+    root.mkdir(exist_ok=True)
+    steps.touch()
+    before = steps.read_text().count("\n")
+    process = start(root, "fsdp" if num > 1 else None, num=num, **what)
+    while process.poll() is None and (is_spared or steps.read_text().count("\n") < before + more):
+        time.sleep(0.01)
+    time.sleep(draw.uniform(0, 0.2))
+    ranks = [] if process.poll() is not None else psutil.Process(process.pid).children(recursive=True)
+    ranks = [one for one in ranks if "RANK" in one.environ() or num == 1]
+    if ranks and not is_spared:
+        draw.choice(ranks).kill()
+    code, errors = finish(process)
+    assert code in (0, 75), errors
+    return f"one of {num} processes after step {steps.read_text().split()[-1]}" if code else None
 
 
 def test_adapters_of_shards_go_to_a_server_alone_and_into_the_weights_at_the_end(server, tmp_path):
