@@ -4,7 +4,8 @@ FOLDER has BFCL v4's single-turn files: 1,438 functions and 1,911 questions. The
 stand among them. Rankings are compared before and after training, on questions about held-out tools
 and on all; the worlds' experts play with what is retrieved and searched, beside what their tasks
 offer; and an index of 100,000 tools, vectors of the catalogue with noise, is compared with exact
-search. The knobs are those of params.yaml.
+search. The knobs are those of params.yaml. `--splits 2 3 4 5` trains on other splits of the tools,
+too, and adds their rankings to the report.
 """
 
 import argparse
@@ -201,6 +202,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, help="of the split and the training; that of params.yaml by default")
     parser.add_argument("--agents", action="store_true", help="trains agents on the retriever that is there")
     parser.add_argument("--again", action="store_true", help="measures the encoder that is there, and trains none")
+    parser.add_argument(
+        "--splits", type=int, nargs="+", metavar="SEED", help="measures the training by these seeds alone"
+    )
     given = parser.parse_args()
     params = load_params()
     seed = params.seed if given.seed is None else given.seed
@@ -209,10 +213,19 @@ def main() -> None:
         write_json(REPORT, json.loads(REPORT.read_text()) | {"agents": measure_agents((given.to / "toy").resolve())})
         return
     catalogue = with_worlds(given.folder)
+    own = [one for name in WORLDS for one in examples_of(name, NUM_TRAIN_TASKS)]
+    if given.splits:
+        for one in given.splits:
+            figures, _ = measure_training(catalogue, own, settings, one)
+            print(f"seed {one}, {figures['training_s']} s\n{table(figures['held_out_tools'], 'macro_')}\n", flush=True)
+            report = json.loads(REPORT.read_text())
+            del figures["all_tools"]
+            report.setdefault("splits", {})[str(one)] = figures
+            write_json(REPORT, report)
+        return
     if given.again:
         figures, encoder = json.loads(REPORT.read_text()), Encoder(given.to / "encoder", max_tokens=settings.max_tokens)
     else:
-        own = [one for name in WORLDS for one in examples_of(name, NUM_TRAIN_TASKS)]
         figures, encoder = measure_training(catalogue, own, settings, seed)
         write_json(REPORT, figures)  # after each part: training takes minutes
         save_retriever(given.to, catalogue, settings, encoder)
