@@ -8,8 +8,8 @@ the knobs below, where models, traces and `reports/index.html` stay; stopped, it
 in other phrasing stands beside it, from the reports of this checkout.
 
 `--seed N` trains once more, by another seed and as far as SFT, in a clone of its own, and adds what
-that model does to the report; with `--wordings 6` from as many demonstrations that say each thing in
-up to six ways.
+that model does to the report; with `--wordings 6` from as many demonstrations that say each thing
+in up to six ways.
 """
 
 import argparse
