@@ -129,7 +129,7 @@ def add_seed(seed: int, *, num_wordings: int, dtype: str) -> None:
     commit = _prepared(tree, KNOBS | own)
     subprocess.run(["dvc", "repro", "train_sft"], cwd=tree, env=environment_of(tree), check=True)
     params = load_params(tree / "params.yaml")
-    domain = make_domain(params.world)
+    domain = make_domain(params.world.model_copy(update={"num_wordings": 1}))  # one test for all
     found = {
         "commit": commit,
         "test": _played(tree, "sft", params, domain, split="test", num_tasks=params.world.num_test_tasks),
