@@ -12,8 +12,8 @@ from posttrain.dispatch.backend import Backend, Resources
 from posttrain.dispatch.backends.kubernetes_manifest import KubernetesSettings, Mount
 from posttrain.dispatch.backends.local import LocalBackend
 from posttrain.dispatch.backends.slurm import SlurmBackend
-from posttrain.runtime.control_chars import escape_control_chars
 from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.knob_errors import why_unread
 from posttrain.runtime.limits import clip
 from posttrain.runtime.plain_yaml import read_yaml
 
@@ -253,8 +253,8 @@ def load_settings(root: Path) -> DispatchSettings:
         content = read_yaml(path, source=str(DISPATCH_YAML))
         settings = DispatchSettings.model_validate(content)
     except pydantic.ValidationError as error:
-        problems = clip(escape_control_chars(str(error)), _MAX_CHARS)
-        raise ConfigurationError(f"{DISPATCH_YAML} cannot be used, so no job was started: {problems}") from error
+        why = clip(why_unread(error, DispatchSettings), _MAX_CHARS)
+        raise ConfigurationError(f"{DISPATCH_YAML} cannot be used, so no job was started: {why}") from error
     _refuse_keys(settings)
     return settings
 

@@ -20,6 +20,7 @@ from posttrain.report.arms import Arm
 from posttrain.report.run_reader import Measure
 from posttrain.report.table import markdown_lines, percent
 from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.knob_errors import why_unread
 from posttrain.tracking.metrics_log import MetricValue
 
 DEV = "dev_strict_success"
@@ -41,7 +42,7 @@ class Evolution(Given):
     patience: Annotated[int, pydantic.Field(ge=1)] = 1
     max_generated_tokens: int | None = None
     seeds: list[int] = pydantic.Field(default_factory=list)
-    targets: tuple[str, ...] = ("evaluate@policy",)
+    targets: list[str] = pydantic.Field(default_factory=lambda: ["evaluate@policy"])
     base: dict[str, Any] = pydantic.Field(default_factory=dict)
     knobs: dict[str, Any] = pydantic.Field(default_factory=dict, alias="set")
     round: dict[str, Any]
@@ -66,8 +67,7 @@ class Evolution(Given):
         overrides = [*self.beside, *rounds]
         return Plan.model_validate(
             {
-                **self.model_dump(include={"name", "about", "seeds", "base"}),
-                "targets": list(self.targets),
+                **self.model_dump(include={"name", "about", "seeds", "targets", "base"}),
                 "set": self.knobs,
                 "overrides": [one.model_dump(by_alias=True) for one in overrides],
                 "baseline": overrides[0].name,
@@ -106,7 +106,8 @@ def read_evolution(file: Path) -> Evolution:
         )
         return evolution.model_copy(update={"base": {**shared.base, **shared.knobs, **evolution.base}})
     except (OSError, pydantic.ValidationError, TypeError) as error:
-        raise ConfigurationError(f"no rounds can be read from {file}, so none was run: {error}") from error
+        why = why_unread(error, Evolution)
+        raise ConfigurationError(f"no rounds can be read from {file}, so none was run: {why}") from error
 
 
 def dev_curve(metrics: Sequence[Mapping[str, MetricValue]]) -> Curve:

@@ -21,6 +21,7 @@ from ruamel.yaml import YAML
 from posttrain.config.params import parse_params, read_knobs, set_knobs
 from posttrain.provenance.fingerprint import load_as_dvc
 from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.knob_errors import why_unread
 from posttrain.runtime.knobs import nearest
 from posttrain.runtime.plain_yaml import load_yaml
 
@@ -121,7 +122,8 @@ def read_plan(file: Path | None, overrides: Sequence[Mapping[str, Any]], seeds: 
             more = {"base": {**shared.base, **plan.base}, "overrides": [*shared.overrides, *plan.overrides]}
             plan = plan.model_copy(update=more)
     except (OSError, pydantic.ValidationError, TypeError) as error:
-        raise ConfigurationError(f"no experiment can be read from {source}, so none was run: {error}") from error
+        why = why_unread(error, Plan)
+        raise ConfigurationError(f"no experiment can be read from {source}, so none was run: {why}") from error
     if not plan.overrides:
         raise ConfigurationError(f"{source} has no overrides, so there is nothing to run: add some, or include a file")
     for name in filter(None, (plan.baseline, *plan.run)):

@@ -8,12 +8,13 @@ missing, the remedy shows an example of that section.
 
 import reprlib
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, Tag, ValidationError
 from pydantic.fields import FieldInfo
 
+from posttrain.runtime.control_chars import escape_control_chars
 from posttrain.runtime.exits import Problem
 from posttrain.runtime.knobs import nearest
 from posttrain.runtime.limits import cut
@@ -32,6 +33,7 @@ _KINDS = {
     "model_attributes_type": "no_section",
     "value_error": "contradiction",
 }
+_ELSEWHERE = {"unknown": "unknown key", "missing": "missing"}  # reasons, where no stage reads the keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,16 @@ class Place:
 def explain(error: ValidationError, model: type[BaseModel]) -> list[Problem]:
     """The problems for which `model` refused a file."""
     return [_problem(problem, _place(model, problem["loc"])) for problem in error.errors()]
+
+
+def why_unread(error: OSError | TypeError | ValidationError, model: type[BaseModel]) -> str:
+    """Why another file than `params.yaml` cannot be read as `model`: a line for each problem."""
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, TypeError):
+        return str(error)
+    own = [replace(one, reason=_ELSEWHERE.get(one.kind, one.reason)) for one in explain(error, model)]
+    return "".join(f"\n  - {escape_control_chars(line)}" for line in problem_lines(own))
 
 
 def problem_lines(problems: Sequence[Problem]) -> list[str]:
@@ -86,7 +98,8 @@ def _problem(problem: Any, place: Place) -> Problem:
             return Problem(key, kind, reason, remedy, of_type=of_type)
         case "union_tag_invalid":
             tag, types = problem["ctx"]["tag"], _choice(field)
-            reason = f"there is no such type; there are {', '.join(types)}"
+            named = ", ".join(types) or problem["ctx"]["expected_tags"]
+            reason = f"there is no such type; there are {named}"
             return Problem(f"{key}.type", kind, reason, nearest(tag, types).strip(), repr(tag))
         case "union_tag_not_found":
             return Problem(f"{key}.type", kind, f"missing; it names one of {', '.join(_choice(field))}")
