@@ -160,11 +160,11 @@ def stage_key(stage: PipelineStage) -> str:
 def _files_of(root: Path, repo: Repo) -> list[str]:
     """Files that git tracks outside `_FOR_PEOPLE`, and of the rest those that a stage declares: a
     person's notes and keys are nobody's input, and records of earlier runs are never one."""
-    declared = [Path(dep.def_path) for stage in repo.index.stages for dep in stage.deps if dep.def_path]
+    declared = {Path(dep.def_path) for stage in repo.index.stages for dep in stage.deps if dep.def_path}
     own = {Path(name) for name in ("dvc.yaml", "dvc.lock", "params.yaml", ".dvcignore", ".gitignore")}
 
     def is_declared(path: Path) -> bool:
-        return path in own or path.parts[0] == ".dvc" or any(path.is_relative_to(dep) for dep in declared)
+        return path in own or path.parts[0] == ".dvc" or not declared.isdisjoint((path, *path.parents))
 
     def is_hashed(path: Path) -> bool:
         """DVC hashes nothing behind a link to a folder, but where a dep lies there."""
