@@ -11,7 +11,7 @@ held-out rows of those entities it would fall while the model learns codes by he
 packing (rows are short), label smoothing, NEFTune.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
@@ -139,10 +139,12 @@ def has_stopped_improving(losses: Sequence[float], patience: int) -> bool:
     return len(losses) - 1 - int(np.argmin(losses)) >= patience if losses else False
 
 
-def mean_losses(model: Any, rows: Dataset, collator: Collator, *, at_once: AtOnce) -> dict[str, float]:
-    """Mean loss per agent token over all rows, and over those of each category (NaN without
-    any). Processes take batches in turns; one for which none is left takes a row to no effect,
-    as they exchange shards."""
+def mean_losses(
+    model: Any, rows: Dataset, collator: Collator, *, at_once: AtOnce, left_out: Collection[int] = ()
+) -> dict[str, float]:
+    """Mean loss per agent token over all rows, without the categories that are `left_out`, and over
+    those of each category (NaN without any). Processes take batches in turns; one for which none is
+    left takes a row to no effect, as they exchange shards."""
     sums = _CategorySums()
     # rows of one length together: little padding, and a mean does not depend on the order
     batches = cut_by_length([len(ids) for ids in rows["input_ids"]], at_once)
@@ -155,7 +157,7 @@ def mean_losses(model: Any, rows: Dataset, collator: Collator, *, at_once: AtOnc
             ).cpu()
         if own:
             sums.add(logprobs, batch["category"])
-    return sums.losses()
+    return sums.losses(left_out)
 
 
 class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
@@ -176,6 +178,8 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
             self.logged = self.logged | dict(zip(names, names, strict=True))  # type: ignore[misc]
         super().__init__(**kwargs)
         self._patience = params.early_stopping_patience
+        # what is never learnt would end the training early, and have the first checkpoint kept
+        self._not_learnt = {REASONING} if params.learn == "no_reasoning" else set[int]()
         self._observation_weight, self._ewc = params.observation_weight, ewc
         self._sums, self._num_cosine_rows = _CategorySums(), params.gradient_cosine_rows
         self._adapters = split_by_adapter(self.model) if params.learn == "separate_adapters" else None
@@ -245,7 +249,7 @@ class _Sft(Resumable, SFTTrainer):  # type: ignore[misc]  # trl is untyped
         self.model.eval()
         tokens = self.run.at_once.tokens
         at_once = AtOnce(self.run.at_once.rows if tokens else self.args.per_device_eval_batch_size, tokens)
-        losses = mean_losses(self.model, self.eval_dataset, self.collate, at_once=at_once)
+        losses = mean_losses(self.model, self.eval_dataset, self.collate, at_once=at_once, left_out=self._not_learnt)
         metrics = {f"eval_{name}": loss for name, loss in losses.items()}
         if self._num_cosine_rows:
             metrics |= gradient_cosines(self.model, self._cosine_batches())
@@ -331,10 +335,12 @@ class _CategorySums:
         self.sums += torch.bincount(categories, weights=logprobs_N_T.flatten().double(), minlength=5).numpy()
         self.counts += torch.bincount(categories, minlength=5).numpy()
 
-    def losses(self) -> dict[str, float]:
-        """Mean losses over all processes, of all of the agent's tokens and by category."""
+    def losses(self, left_out: Collection[int] = ()) -> dict[str, float]:
+        """Mean losses over all processes, of the agent's tokens but for some categories, and by
+        category."""
         of_agent = {f"loss_{name}": self.loss_of(index) for name, index in CATEGORY_NAMES.items()}
-        return {"loss": self.loss_of(*range(REASONING, OBSERVED))} | of_agent
+        counted = [kind for kind in range(REASONING, OBSERVED) if kind not in left_out]
+        return {"loss": self.loss_of(*counted)} | of_agent
 
     def loss_of(self, *categories: int) -> float:
         """Mean loss over all processes of the tokens of these categories, NaN without any."""

@@ -180,6 +180,19 @@ def test_reasoning_is_left_out_or_learnt_in_steps_of_its_own(tmp_path):
     assert any("grad_cosine" in line for line in turns)
 
 
+def test_reasoning_that_is_never_learnt_is_no_part_of_the_dev_loss(tmp_path):
+    def dev_losses(name, dev_row, **knobs):
+        rows, kinds = [THINKING] * 8, ["tool_selection"] * 8
+        how = {"dev_rows": [dev_row], "max_steps": 8, "eval_every_steps": 2, "learn": "no_reasoning", **knobs}
+        _, lines = run_here("sft", tmp_path / name, rows=rows, kinds=kinds, **how)
+        return [(line["eval_loss"], line["eval_loss_reasoning"]) for line in lines if "eval_loss" in line]
+
+    silent = TokenRow(THINKING.input_ids, [0, 0, 0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 0, 2, 2, 3])
+    found, expected = dev_losses("thinking", THINKING), dev_losses("silent", silent)
+    assert [loss for loss, _ in found] == pytest.approx([loss for loss, _ in expected], rel=1e-6)
+    assert all(of_reasoning is not None for _, of_reasoning in found)
+
+
 def test_calls_and_reasoning_are_each_learnt_by_an_adapter_in_steps_of_its_own(tmp_path):
     def after(num_steps):
         model = tiny_adapted_model(has_second=True)
