@@ -75,6 +75,16 @@ class Plan(Given):
     policy: Literal["sft", "policy"] = "policy"
     targets: list[str] = []
 
+    @pydantic.model_validator(mode="after")
+    def _compared_is_evaluated(self) -> "Plan":
+        evaluated = [one.removeprefix("evaluate@") for one in self.targets if one.startswith("evaluate@")]
+        if evaluated and self.policy not in evaluated:
+            raise ValueError(
+                f"verdicts are on {self.policy} (policy), and targets evaluate {', '.join(evaluated)} alone: set "
+                f"policy to {evaluated[0]}, or add evaluate@{self.policy} to targets"
+            )
+        return self
+
     def override(self, name: str) -> Override:
         """Raises ConfigurationError for a name that is none of the plan's."""
         names = [one.name for one in self.overrides]

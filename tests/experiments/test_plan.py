@@ -78,6 +78,7 @@ def test_an_override_may_have_seeds_of_its_own(repository: Path, params: str):
         ("seeds: [1]", "seeds: [-1]", "negative"),
         ("seeds: [1]", "seed: [1]", "seed"),
         ("include: shared.yaml", "include: none.yaml", "none.yaml"),
+        ("seeds: [1]", "seeds: [1]\ntargets: [evaluate@sft]", "verdicts are on policy .* set policy to sft"),
         ("algorithm.max_steps: 60", "algorithm.sampling.max_refills: 1", "refills sets .*max_refills.* for all"),
         ("algorithm.max_steps: 60", "algorithm.smapling.max_refills: 1", "has no section smapling"),
     ],
