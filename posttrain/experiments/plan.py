@@ -78,7 +78,7 @@ class Plan(Given):
     @pydantic.model_validator(mode="after")
     def _compared_is_evaluated(self) -> "Plan":
         evaluated = [one.removeprefix("evaluate@") for one in self.targets if one.startswith("evaluate@")]
-        if evaluated and self.policy not in evaluated:
+        if self.name and evaluated and self.policy not in evaluated:
             raise ValueError(
                 f"verdicts are on {self.policy} (policy), and targets evaluate {', '.join(evaluated)} alone: set "
                 f"policy to {evaluated[0]}, or add evaluate@{self.policy} to targets"
