@@ -33,7 +33,6 @@ from posttrain.data.schemas import TRAJECTORIES_SCHEMA, trajectories_table
 from posttrain.data.validation.validate import kept, summary, validate
 from posttrain.provenance.costs import processor_kind
 from posttrain.rollout.episodes import demonstrate
-from posttrain.rollout.params import AgentParams
 from posttrain.runtime.batch_workers import VARIABLE
 from posttrain.worlds.catalog import example_params, make_domain, require_expert
 
@@ -46,10 +45,8 @@ _LOOK_S = 0.2
 def make_rows(file: Path, num_rows: int) -> None:
     """Write so many different demonstrations, flawed ones among them."""
     domain = require_expert(make_domain(example_params("toy")), needed_by="the benchmark")
-    limits: AgentParams = load_params().agent
-    shown = demonstrate(
-        domain, domain.tasks("sft", NUM_BASE), limits=limits, seed=0, is_flawless=False, reasoning_frac=0.3
-    )
+    tasks, limits = domain.tasks("sft", NUM_BASE), load_params().agent
+    shown = demonstrate(domain, tasks, limits=limits, seed=0, is_flawless=False, reasoning_frac=0.3)
     base = trajectories_table(shown).combine_chunks()
     blocks = (numbered(base, number) for number in range(-(-num_rows // NUM_BASE)))
     write_batches(file, blocks, TRAJECTORIES_SCHEMA)
@@ -76,7 +73,7 @@ def run(way: str, rows: Path, out: Path) -> dict[str, Any]:
     """Validate and write what is kept; what it took, and the digest of the bytes."""
     os.environ[VARIABLE] = {"alone": "1", "processes": "2", "ray": "ray"}[way]
     batches = ParquetBatches(rows, TRAJECTORIES_SCHEMA)
-    with cluster() if way == "ray" else nullcontext():
+    with cluster(300 << 20) if way == "ray" else nullcontext():
         began = time.monotonic()
         with watched(kills=way == "ray") as seen:
             result = validate(batches, [], max_tokens=400, source=rows)
@@ -94,13 +91,13 @@ def run(way: str, rows: Path, out: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def cluster() -> Iterator[None]:
-    """A Ray cluster of two nodes of a core each."""
+def cluster(object_store_bytes: int) -> Iterator[None]:
+    """A Ray cluster of two nodes of a core each, which RAY_ADDRESS names."""
     import ray
     from ray.cluster_utils import Cluster
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    node: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 300 << 20}
+    node: dict[str, Any] = {"num_cpus": 1, "object_store_memory": object_store_bytes}
     made = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     made.add_node(**node)
     os.environ["RAY_ADDRESS"] = made.address

@@ -31,7 +31,7 @@ from posttrain.retrieval.quality import compare
 from posttrain.retrieval.rankers import Encoder, vector_index
 from posttrain.retrieval.retriever import Retriever, load_retriever, save_retriever
 from posttrain.retrieval.sources import read_bfcl
-from posttrain.retrieval.training import train_retriever
+from posttrain.retrieval.training import Trained, train_retriever
 from posttrain.rollout.episodes import run_episodes
 from posttrain.rollout.offers import SEARCH, OfferingDomain, needed_tools, question_of
 from posttrain.rollout.params import AgentParams
@@ -71,14 +71,13 @@ def world_of(name: str) -> WorldParams:
     return load_params().world if name == "stocks" else example_params(name)
 
 
-def measure_training(
-    catalogue: Catalogue, own: list[Question], params: TrainRetrieverParams, seed: int
-) -> tuple[dict[str, Any], Encoder]:
-    """Rankings of all tools and of those that were not trained on, and what training took."""
+def measure_training(catalogue: Catalogue, params: TrainRetrieverParams, seed: int) -> tuple[dict[str, Any], Trained]:
+    """Rankings of the tools that were not trained on, and what training took."""
+    own = [one for name in WORLDS for one in examples_of(name, NUM_TRAIN_TASKS)]
     start, start_cpu, load = time.monotonic(), time.process_time(), os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as scratch:
         trained = train_retriever(catalogue, own, params=params, seed=seed, scratch=Path(scratch))
-    figures = {
+    return {
         "seed": seed,
         "processor": processor_kind(),
         "knobs": params.model_dump(exclude={"encoder"}),
@@ -92,9 +91,7 @@ def measure_training(
         "num_threads": int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)),
         "losses": [round(loss, 3) for loss in trained.losses],
         "held_out_tools": compare(trained.rankers, catalogue.tools, trained.split.test),
-    }
-    untrained = {name: one for name, one in trained.rankers.items() if not name.startswith("trained")}
-    return figures | {"all_tools": compare(untrained, catalogue.tools, catalogue.questions)}, trained.encoder
+    }, trained
 
 
 def measure_play(name: str, retriever: Retriever) -> dict[str, Any]:
@@ -213,20 +210,21 @@ def main() -> None:
         write_json(REPORT, json.loads(REPORT.read_text()) | {"agents": measure_agents((given.to / "toy").resolve())})
         return
     catalogue = with_worlds(given.folder)
-    own = [one for name in WORLDS for one in examples_of(name, NUM_TRAIN_TASKS)]
     if given.splits:
         for one in given.splits:
-            figures, _ = measure_training(catalogue, own, settings, one)
+            figures, _ = measure_training(catalogue, settings, one)
             print(f"seed {one}, {figures['training_s']} s\n{table(figures['held_out_tools'], 'macro_')}\n", flush=True)
             report = json.loads(REPORT.read_text())
-            del figures["all_tools"]
             report.setdefault("splits", {})[str(one)] = figures
             write_json(REPORT, report)
         return
     if given.again:
         figures, encoder = json.loads(REPORT.read_text()), Encoder(given.to / "encoder", max_tokens=settings.max_tokens)
     else:
-        figures, encoder = measure_training(catalogue, own, settings, seed)
+        figures, trained = measure_training(catalogue, settings, seed)
+        untrained = {name: one for name, one in trained.rankers.items() if not name.startswith("trained")}
+        figures["all_tools"] = compare(untrained, catalogue.tools, catalogue.questions)
+        encoder = trained.encoder
         write_json(REPORT, figures)  # after each part: training takes minutes
         save_retriever(given.to, catalogue, settings, encoder)
     print(f"all {figures['num_tools']} tools, mean over questions\n{table(figures['all_tools'], '')}\n")

@@ -42,7 +42,6 @@ class Evolution(Given):
     patience: Annotated[int, pydantic.Field(ge=1)] = 1
     max_generated_tokens: int | None = None
     seeds: list[int] = pydantic.Field(default_factory=list)
-    targets: list[str] = pydantic.Field(default_factory=lambda: ["evaluate@policy"])
     base: dict[str, Any] = pydantic.Field(default_factory=dict)
     knobs: dict[str, Any] = pydantic.Field(default_factory=dict, alias="set")
     round: dict[str, Any]
@@ -67,7 +66,8 @@ class Evolution(Given):
         overrides = [*self.beside, *rounds]
         return Plan.model_validate(
             {
-                **self.model_dump(include={"name", "about", "seeds", "targets", "base"}),
+                **self.model_dump(include={"name", "about", "seeds", "base"}),
+                "targets": ["evaluate@policy"],
                 "set": self.knobs,
                 "overrides": [one.model_dump(by_alias=True) for one in overrides],
                 "baseline": overrides[0].name,

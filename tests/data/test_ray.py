@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import data_plane
 from posttrain.data.files import ParquetBatches, write_parquet
 from posttrain.data.resampling import smote
 from posttrain.data.schemas import TRAJECTORIES_SCHEMA, trajectories_table
@@ -19,20 +20,13 @@ pytestmark = pytest.mark.needs_ray
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    import ray
-    from ray.cluster_utils import Cluster
-
+def cluster() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        node = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
-        made = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
-        made.add_node(**node)
-        patch.setenv("RAY_ADDRESS", made.address)
+        for name in ("RAY_USAGE_STATS_ENABLED", "RAY_ADDRESS"):
+            patch.setenv(name, "")  # what the cluster sets goes with it
         patch.setenv(VARIABLE, "ray")
-        yield made.address
-        ray.shutdown()
-        made.shutdown()
+        with data_plane.cluster(100 << 20):
+            yield
 
 
 def node_of(folder: Path, number: int) -> tuple[int, str]:

@@ -72,6 +72,7 @@ def test_an_included_files_knobs_come_first(repository, params, tmp_path):
         ("name: a\nrounds: 0\nround: {}\n", "greater than or equal to 1"),
         ("name: a\nrounds: 2\nround: {}\nepochs: 3\n", "epochs"),
         ("[1]", "no rounds can be read"),
+        ("name: a\nrounds: 2\nround: {}\ntargets: [evaluate@sft]\n", "targets: unknown key"),
         ("{name: a, roundz: 3, round: {}}", "roundz: unknown key. Did you mean 'round'"),
     ],
 )

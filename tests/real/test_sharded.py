@@ -4,6 +4,7 @@ with and any number of processes goes on from.
 `make test NEEDS=processes`.
 """
 
+import contextlib
 import itertools
 import os
 import random
@@ -105,10 +106,11 @@ def killed_at_random(root, draw, what, *, is_spared):
     while process.poll() is None and (is_spared or steps.read_text().count("\n") < before + more):
         time.sleep(0.01)
     time.sleep(draw.uniform(0, 0.2))
-    ranks = [] if process.poll() is not None else psutil.Process(process.pid).children(recursive=True)
-    ranks = [one for one in ranks if "RANK" in one.environ() or num == 1]
-    if ranks and not is_spared:
-        draw.choice(ranks).kill()
+    with contextlib.suppress(psutil.NoSuchProcess):  # the run may end by itself meanwhile
+        below = psutil.Process(process.pid).children(recursive=True)
+        ranks = [one for one in below if num == 1 or "RANK" in one.environ()]
+        if ranks and not is_spared:
+            draw.choice(ranks).kill()
     code, errors = finish(process)
     assert code in (0, 75), errors
     return f"one of {num} processes after step {steps.read_text().split()[-1]}" if code else None
