@@ -2,8 +2,8 @@
 below the main tree's state folder.
 
 The worktree shares DVC's cache with the main tree, so that only changed stages run. A branch is
-made once and never rewritten: the next run goes on where the last one ended, and a plan that says
-something else by the same name is refused.
+made once and never rewritten: the next run merges what was committed since, and goes on where the
+last one ended. A plan that says something else by the same name is refused.
 """
 
 import os
@@ -50,19 +50,41 @@ def check_branches(root: Path, variants: Sequence[Variant]) -> None:
 
 
 def open_worktree(root: Path, variant: Variant, folder: Path) -> None:
-    """The branch, made at HEAD where there is none yet, in `folder`, with all outputs that DVC's
-    cache has."""
+    """The branch, made at HEAD where there is none yet, in `folder`, with HEAD merged and all outputs
+    that DVC's cache has. Raises ConfigurationError where git cannot merge."""
     allow_threads()
     if not _exists(root, variant):
         _make_branch(root, variant)
     if not (folder / ".git").exists():
         git(root, "worktree", "prune")  # one whose folder a person deleted
         git(root, "worktree", "add", "--quiet", str(folder), variant.branch)
+    _merge_head(root, variant, folder)
     with Repo(str(root)) as repo:
         cache = Path(repo.cache.legacy.path)
     configure_dvc(folder, cache)
     command = [sys.executable, "-m", "dvc", "checkout", "--quiet", "--force", "--allow-missing"]
     subprocess.run(command, cwd=folder, capture_output=True, check=False)  # what it cannot bring, the stages make
+
+
+def _merge_head(root: Path, variant: Variant, folder: Path) -> None:
+    """Merge HEAD, with the variant's knobs; results stay the branch's, for DVC to compare with."""
+    head = git(root, "rev-parse", "HEAD")
+    if succeeds(folder, "merge-base", "--is-ancestor", head, "HEAD"):
+        return
+    commit_results(folder, f"{variant.branch}: before {head[:8]}")  # of a run that was ended
+    succeeds(folder, "merge", "--no-commit", "--no-ff", head)  # results conflict (.gitattributes), and knobs may
+    for results in ("dvc.lock", "reports"):
+        succeeds(folder, "checkout", "HEAD", "--", results)  # where there are some
+    (folder / PARAMS).write_text(with_knobs(file_at(root, head, PARAMS) or "", variant), encoding="utf-8")
+    git(folder, "add", "--", PARAMS)
+    if conflicts := git(folder, "diff", "--name-only", "--diff-filter=U").split():
+        git(folder, "merge", "--abort")
+        raise ConfigurationError(
+            f"{variant.branch} has commits of its own that conflict with {head[:8]} in {', '.join(conflicts)}: "
+            f"merge it by hand in {folder}, or delete the branch (`git worktree remove`, then "
+            f"`git branch -D {variant.branch}`)"
+        )
+    git(folder, "commit", "--quiet", "--no-verify", "--message", f"{variant.branch} on {head[:8]}")
 
 
 def take_earlier_run(folder: Path, earlier: Path) -> None:

@@ -1,5 +1,5 @@
 """Experiments on a toy tree and a real temporary server: a branch each, what they share runs once,
-and no branch is ever rewritten."""
+and no branch is ever rewritten: what was committed since is merged."""
 
 import json
 import math
@@ -106,17 +106,44 @@ def test_a_branch_that_other_knobs_made_is_refused_and_left_as_it_is(root):
     assert git(root, "rev-parse", made.branch) == head
 
 
-def test_a_branch_is_gone_on_with_after_the_base_has_moved_or_its_folder_is_gone(root):
-    _, [made] = chosen_variants(root, "", [{"name": "base"}], [2])
-    open_worktree(root, made, folder_of(root, made))
+def test_a_branch_takes_over_what_the_base_has_committed_since_and_keeps_its_knobs_and_results(root):
+    _, [made] = chosen_variants(root, "", [{"name": "base", "set": {"train_policy.lr": 2.0e-3}}], [2])
+    folder = folder_of(root, made)
+    open_worktree(root, made, folder)
+    (folder / "dvc.lock").write_text("schema: '2.0'\nstages: {}\n")  # an ended run's, uncommitted
     head = git(root, "rev-parse", made.branch)
+    (root / "evaluate.py").write_text("print('other code')\n")
+    (root / "dvc.lock").write_text("schema: '2.0'\n")
     set_lr(root, "2.5e-3")
     commit(root, "another base")
-    subprocess.run(["rm", "-r", str(folder_of(root, made))], check=True)
     check_branches(root, [made])
-    open_worktree(root, made, folder_of(root, made))
+    open_worktree(root, made, folder)
+    assert git(root, "merge-base", head, made.branch) == head  # nothing is rewritten
+    assert (folder / "evaluate.py").read_text() == "print('other code')\n"
+    assert "lr: 0.002 " in (folder / "params.yaml").read_text()
+    assert "seed: 2" in (folder / "params.yaml").read_text()
+    assert "stages" in (folder / "dvc.lock").read_text()
+    assert edited_files(folder) == []
+
+    again = git(root, "rev-parse", made.branch)
+    subprocess.run(["rm", "-r", str(folder)], check=True)
+    open_worktree(root, made, folder)
+    assert git(root, "rev-parse", made.branch) == again
+
+
+def test_a_branch_with_code_of_its_own_that_conflicts_is_refused_and_left_as_it_is(root):
+    _, [made] = chosen_variants(root, "", [{"name": "base"}], [2])
+    folder = folder_of(root, made)
+    open_worktree(root, made, folder)
+    (folder / "evaluate.py").write_text("print('of the branch')\n")
+    commit(folder, "my own")
+    head = git(root, "rev-parse", made.branch)
+    (root / "evaluate.py").write_text("print('of the base')\n")
+    commit(root, "another base")
+    with pytest.raises(ConfigurationError, match=r"conflict with \w+ in evaluate.py: merge it by hand"):
+        open_worktree(root, made, folder)
     assert git(root, "rev-parse", made.branch) == head
-    assert "lr: 2.0e-3" in (folder_of(root, made) / "params.yaml").read_text()
+    assert edited_files(folder) == []
 
 
 def test_hostile_values_are_data(root):
