@@ -50,8 +50,8 @@ def check_branches(root: Path, variants: Sequence[Variant]) -> None:
 
 
 def open_worktree(root: Path, variant: Variant, folder: Path) -> None:
-    """The branch, made at HEAD where there is none yet, in `folder`, with HEAD merged and all outputs
-    that DVC's cache has. Raises ConfigurationError where git cannot merge."""
+    """The branch, made at HEAD or with HEAD merged, in `folder`, with all outputs that DVC's cache
+    has. Raises ConfigurationError where git cannot merge."""
     allow_threads()
     if not _exists(root, variant):
         _make_branch(root, variant)

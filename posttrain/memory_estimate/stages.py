@@ -7,9 +7,11 @@ a GPU its context.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -56,6 +58,7 @@ from posttrain.train.trainable import prepared
 
 _EIGHT_BIT_BLOCK, _EIGHT_BIT_LEAST = 256, 4096  # of bitsandbytes: weights that share a scale, and the fewest it packs
 _READ_AT_ONCE = 8  # contexts that are read in one pass: more are shorter
+_FEW = 3  # layers of a pass that are run where no layer keeps anything; FSDP gathers one while another runs
 
 
 class NotEstimatedError(ConfigurationError):
@@ -169,7 +172,7 @@ def _rows_of(params: Params, batch_size: int, width: int, *, is_of_pairs: bool =
 def _resampling(own: _StageSetup) -> None:
     model = own.loaded()
     width = own.params.validate_data.max_tokens
-    with torch.inference_mode():
+    with _nothing_kept(model):
         agent_logprobs(model, *_rows(max(BATCH_TOKENS // width, 1), width))
 
 
@@ -177,13 +180,9 @@ def _sft(own: _StageSetup) -> None:
     knobs, model = own.params.train_sft, own.trainable()
     width = own.params.validate_data.max_tokens
     _supervised(own, model, rows_at_once(own.params, "train_sft"), width, knobs.optimizer, knobs.batch_size)
-    with torch.no_grad():
-        agent_logprobs(
-            model,
-            *_rows(
-                at_once_of(own.params.model).num_rows(width, own.params.model.rows_at_once or knobs.batch_size), width
-            ),
-        )
+    num_rows = at_once_of(own.params.model).num_rows(width, own.params.model.rows_at_once or knobs.batch_size)
+    with _nothing_kept(model):
+        agent_logprobs(model, *_rows(num_rows, width))
 
 
 def _supervised(
@@ -268,7 +267,7 @@ def _online(own: _StageSetup, model: Any, algorithm: OnlineParams) -> None:
         return -scores.sum()
 
     def learnt() -> None:
-        with torch.no_grad():
+        with _nothing_kept(model, reference):
             if algorithm.measures_kl:
                 _scores(reference if reference is not None else model, num_measured, width)
             _scores(model, num_measured, width)
@@ -311,8 +310,26 @@ def phases_alone(stage: str, params: Params) -> list[Params]:
     return [params.model_copy(update={"train_policy": one}) for one in alone]
 
 
-def _run_engine(own: _StageSetup, model: Any, *, takes: bool = False) -> SlottedDecoder | None:
-    """Run the engine once, with the model's weights or a copy; None where vLLM servers generate."""
+@contextmanager
+def _nothing_kept(*models: nn.Module | None) -> Iterator[None]:
+    """Context without gradients, in which of layers that are all alike only a few are run: each
+    takes what the one before it has freed."""
+    with torch.no_grad(), ExitStack() as stack:
+        for part in (part for model in models if model is not None for part in model.modules()):
+            layers = getattr(part, "layers", None)
+            if isinstance(layers, nn.ModuleList) and len({_shapes(layer) for layer in layers}) == 1:
+                stack.enter_context(mock.patch.object(part, "layers", layers[:_FEW]))
+        yield
+
+
+def _shapes(layer: nn.Module) -> tuple[Any, ...]:
+    kind = getattr(layer, "attention_type", None), getattr(getattr(layer, "self_attn", None), "sliding_window", None)
+    return type(layer), *kind, *((name, one.shape, one.dtype) for name, one in layer.named_parameters())
+
+
+def _run_engine(own: _StageSetup, model: Any, *, takes: bool = False) -> object:
+    """Run a few layers of the engine once, with the model's weights or a copy. Returns what it
+    holds, or None where vLLM servers generate."""
     if is_elsewhere():
         return None
     num_slots, width = own.num_slots, own.params.agent.max_context_tokens
@@ -320,13 +337,16 @@ def _run_engine(own: _StageSetup, model: Any, *, takes: bool = False) -> Slotted
         weights = fuse(_as_numbers(own, model), takes=takes)
         if own.gpu_bytes is not None:
             num_slots = min(num_slots, num_slots_within(own.gpu_bytes - own.tracker.live.total(), weights, width))
-        decoder = SlottedDecoder(weights, num_slots=num_slots, max_context_tokens=width)
+        few = replace(weights, layers=weights.layers[:_FEW])
+        decoder = SlottedDecoder(few, num_slots=num_slots, max_context_tokens=width)
+        rest = decoder.cache.new_empty((len(weights.layers) - len(few.layers), *decoder.cache.shape[1:]))
     own.tracker.label(decoder.cache, CACHE)
+    own.tracker.label(rest, CACHE)
     size = max(width // _READ_AT_ONCE, 1)
     decoder.read([Extension(slot, width - size, [0] * size) for slot in range(min(num_slots, _READ_AT_ONCE))])
     logits = decoder.write(np.zeros(num_slots, np.int64), np.full(num_slots, width))
     sample(logits, torch.ones(num_slots), torch.zeros(num_slots))
-    return decoder
+    return decoder, weights, rest
 
 
 def _as_numbers(own: _StageSetup, model: Any) -> Any:

@@ -88,6 +88,8 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(one, DTensor) for one in types):
             return NotImplemented  # it comes again with the shard
+        if func is torch.ops.prim.device.default:  # asked as often as there are operations
+            return args[0].fake_device
         if func is torch.ops.aten.index.Tensor and _is_mask(args[1]):
             values, mask = args[0], args[1][0]
             found = values.new_empty((self._num_picked(mask.shape), *values.shape[mask.ndim :]))
