@@ -8,7 +8,8 @@ shift 2
 here=$(cd "$(dirname "$0")" && pwd)
 export VLLM_SERVER_DEV_MODE=1 VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=${HF_HUB_OFFLINE:-1} VLLM_ALLOW_RUNTIME_LORA_UPDATING=True
 length=${MAX_MODEL_LEN:-1024} seqs=${MAX_NUM_SEQS:-128}
-flags=(--dtype "${DTYPE:-float32}" --generation-config vllm --logprobs-mode processed_logprobs --enable-scale-out
+export PYTHONPATH=$here/../..  # of posttrain the worker's extension alone is imported
+flags=(--worker-extension-cls posttrain.rollout.engines.weight_stream.WeightReceiver --dtype "${DTYPE:-float32}" --generation-config vllm --logprobs-mode processed_logprobs --enable-scale-out
   --disable-uvicorn-access-log --max-model-len "$length" --max-num-seqs "$seqs")
 if [[ ${DEVICE:-$(command -v nvidia-smi >/dev/null && echo cuda || echo cpu)} == cpu ]]; then
   export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} VLLM_CPU_OMP_THREADS_BIND=nobind  # else every server takes the first core

@@ -37,11 +37,13 @@ def server():
     started.stop()
 
 
-@pytest.mark.parametrize("num", [2, 4])
-def test_a_server_plays_with_the_weights_of_shards_and_the_first_step_is_that_of_one_process(server, tmp_path, num):
+@pytest.mark.parametrize(("num", "sync"), [(2, "gloo"), (4, "disk")])
+def test_a_server_plays_with_the_weights_of_shards_and_the_first_step_is_that_of_one_process(
+    server, tmp_path, num, sync
+):
     expected = run(tmp_path / "one", url=server.url, **WHAT)
     num_loads = server.num_loads
-    found = run(tmp_path / "shards", "fsdp", num=num, url=server.url, **WHAT)
+    found = run(tmp_path / "shards", "fsdp", num=num, url=server.url, sync=sync, **WHAT)
 
     assert server.num_loads - num_loads == num_loads
     assert max(line["logprob_gap_max"] for line in found["metrics"]) <= 1e-4

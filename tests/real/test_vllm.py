@@ -32,7 +32,9 @@ def test_evaluation_is_that_of_the_torch_engine(monkeypatch, experiment):
     assert worst_gap(model, by_vllm) < 1e-3
 
 
-def test_after_every_update_tokens_are_drawn_by_the_new_weights(experiment):
+@pytest.mark.parametrize("sync", ["disk", "gloo"])
+def test_after_every_update_tokens_are_drawn_by_the_new_weights(monkeypatch, experiment, tmp_path, sync):
+    monkeypatch.setenv("POSTTRAIN_VLLM_SYNC", sync)
     tasks, model = experiment.tasks("dev")[:32], experiment.model()
     sampler = experiment.sampler(model)
     torch.manual_seed(0)
@@ -46,6 +48,7 @@ def test_after_every_update_tokens_are_drawn_by_the_new_weights(experiment):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.05 * parameter.std() * torch.randn_like(parameter))
+    assert bool(list(tmp_path.rglob("*.safetensors"))) == (sync == "disk")
 
 
 def test_a_server_killed_in_the_middle_of_a_batch_loses_no_episode(servers, experiment):

@@ -100,6 +100,42 @@ def test_log_probs_are_those_of_the_trainers_weights_after_every_update(make, se
     assert kept == ["2", "3"], "the last two versions"
 
 
+def test_weights_that_are_sent_are_in_no_file_and_are_those_of_the_trainer_after_every_update(make, servers, tmp_path):
+    model = tiny_model("qwen3").to(torch.float32)
+    engine = make(model, stream="gloo")
+    for _ in range(3):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.02 * torch.randn_like(parameter))
+        engine.refresh_weights()
+        assert worst_gap(model, write_all(engine)) < 1e-4
+    assert min(server.num_messages for server in servers) > 0
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("mood", ["is lost", "dead", "hangs"])
+def test_a_server_that_is_lost_while_weights_are_sent_holds_up_no_other_and_gets_the_next(make, servers, mood):
+    model = tiny_model("qwen3")
+    engine = make(model, stream="gloo")
+    loads = servers[1].num_loads
+    servers[1].mood = mood
+    if mood == "dead":
+        servers[1].stop()
+    with torch.no_grad():
+        model.lm_head.weight.mul_(1.3)
+    engine.refresh_weights()
+    assert engine._router.up == (servers[0].url,)
+    assert worst_gap(model, write_all(engine)) < 1e-4
+    if mood != "dead":
+        servers[1].mood = "well"
+        time.sleep(0.3)  # several looks: its weights can only come with an update
+        assert engine._router.up == (servers[0].url,)
+        engine.refresh_weights()
+        assert len(engine._router.up) == 2
+        assert servers[1].num_loads > loads
+        assert worst_gap(model, write_all(engine)) < 1e-4
+
+
 def test_an_adapter_is_served_under_a_name_of_its_own_and_the_old_one_goes(make, servers):
     base = tiny_model("qwen3", seed=99)  # what the servers were started with
     lora = LoraAdapter(type="lora", r=2, alpha=4, dropout=0.0, target_modules=["q_proj", "down_proj"])
@@ -268,6 +304,14 @@ def test_the_environment_names_engine_and_servers(monkeypatch, tmp_path):
     monkeypatch.setenv("POSTTRAIN_VLLM_URLS", f"@{tmp_path}/servers")
     (tmp_path / "servers").write_text("http://c:3\nhttp://d:4\n")
     assert server_urls() == ["http://c:3", "http://d:4"]
+
+
+def test_how_weights_get_to_servers_is_checked(monkeypatch):
+    monkeypatch.setenv("POSTTRAIN_ENGINE", "vllm")
+    for sync, why in (("ipc", "there are disk, gloo and nccl"), ("nccl", "there is no GPU")):
+        monkeypatch.setenv("POSTTRAIN_VLLM_SYNC", sync)
+        with pytest.raises(ConfigurationError, match=why):
+            make_engine(None, max_context_tokens=9, check_prompts=list, stop_ids=STOP)
 
 
 def test_an_engine_in_a_process_with_a_shard_is_refused(monkeypatch):

@@ -1,9 +1,12 @@
 """A server that speaks what `vllm_server.py` asks of vLLM, with the torch engine behind it, and
 that can be made to misbehave."""
 
+import asyncio
 import copy
+from collections.abc import Iterable
 from pathlib import Path
 
+import torch
 from aiohttp import web
 from peft import PeftModel
 from safetensors.torch import load_file
@@ -11,12 +14,26 @@ from safetensors.torch import load_file
 from posttrain.rollout.engines.protocol import GenerateRequest
 from posttrain.rollout.engines.torch_engine import TorchEngine
 from posttrain.rollout.engines.vllm_server import BASE
+from posttrain.rollout.engines.weight_stream import RECEIVE, WeightReceiver
 from tests.rollout.loopback import LoopbackServer
 from tests.rollout.tiny_models import tiny_model
 
 
+class _Receiving(WeightReceiver):
+    """As vLLM's worker."""
+
+    def __init__(self, server: "TokenServer") -> None:
+        self.device = torch.device("cpu")
+        self.model_runner = self
+        self._server = server
+
+    def reload_weights(self, weights_iterator: Iterable[tuple[str, torch.Tensor]]) -> None:
+        self._server.load(weights_iterator)
+
+
 class TokenServer(LoopbackServer):
-    """`mood`: `well`, `hangs`, `garbage`, `forgets` (says it loaded and did not), `refuses`."""
+    """`mood`: `well`, `hangs`, `garbage`, `forgets` (says it loaded and did not), `refuses`,
+    `is lost` while weights are sent."""
 
     def __init__(self, port: int = 0) -> None:
         self.mood = "well"
@@ -57,11 +74,21 @@ class TokenServer(LoopbackServer):
 
     async def _load(self, request: web.Request) -> web.Response:
         self.num_loads += 1
-        if self.mood != "forgets":
-            weights = load_file(Path((await request.json())["kwargs"]["weights_path"]) / "model.safetensors")
-            self._model.load_state_dict(weights)
-            self._engine.refresh_weights()
+        call = await request.json()
+        if call["method"] == RECEIVE:
+            await asyncio.to_thread(_Receiving(self).receive_weights, *call["args"])
+        elif self.mood != "forgets":
+            self.load(load_file(Path(call["kwargs"]["weights_path"]) / "model.safetensors").items())
         return web.Response()
+
+    def load(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        received = {}
+        for name, weight in weights:
+            if self.mood == "is lost":
+                raise RuntimeError("in the middle of the weights")
+            received[name] = weight
+        self._model.load_state_dict(received)
+        self._engine.refresh_weights()
 
     async def _models(self, _: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": name} for name in (BASE, *self.adapters)]})

@@ -25,13 +25,13 @@ def prepare(root: Path, **what):
     return root
 
 
-def start(root: Path, config: str | None = None, *, nodes: int = 1, num: int = 2, url: str = "", **what):
+def start(root: Path, config: str | None = None, *, nodes: int = 1, num: int = 2, url: str = "", sync="disk", **what):
     """The frame. `config` names a file of infra/accelerate/, for `num` processes. Of several
     `nodes` each has one process, and a follower on all but the first (`follow`)."""
     prepare(root, **what)
     environment = environment_of(config) | ({"POSTTRAIN_PROCESSES": str(num)} if config else {})
     if url:
-        environment |= {"POSTTRAIN_ENGINE": "vllm", "POSTTRAIN_VLLM_URLS": url}
+        environment |= {"POSTTRAIN_ENGINE": "vllm", "POSTTRAIN_VLLM_URLS": url, "POSTTRAIN_VLLM_SYNC": sync}
     if nodes > 1:
         environment |= {"POSTTRAIN_NODES": str(nodes), "POSTTRAIN_PROCESSES": "1"}
     return subprocess.Popen(

@@ -3,7 +3,9 @@ change of it reruns nothing.
 
 `POSTTRAIN_ENGINE`: `torch` (the default, in this process) or `vllm`. `POSTTRAIN_VLLM_URLS`: the
 servers, commas between them, or `@FILE` with one a line, which is read again every few seconds.
-`POSTTRAIN_VLLM_FOLDER`: where weights are written for them, on a disk that they see.
+`POSTTRAIN_VLLM_SYNC`: how whole weights get to them, by `disk` (the default), or over the network
+by `gloo` or `nccl`. `POSTTRAIN_VLLM_FOLDER`: where weights are written for `disk`, and adapters
+always, on a disk that the servers see.
 """
 
 import atexit
@@ -12,9 +14,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from posttrain.models import distributed
 from posttrain.rollout.engines.protocol import Engine
 from posttrain.rollout.engines.torch_engine import TorchEngine
+from posttrain.rollout.engines.weight_stream import BACKENDS
 from posttrain.runtime.exits import ConfigurationError
 
 NUM_SLOTS = 128  # episodes that write at once; beyond, a CPU gains nothing and a GPU's memory fills with caches
@@ -51,10 +56,20 @@ def make_engine(
                 return ShardHolder(model, check_prompts())
             folder = Path(os.environ.get("POSTTRAIN_VLLM_FOLDER", ".posttrain/vllm"))
             how: dict[str, Any] = {"stop_ids": stop_ids, "folder": folder, "timeout_s": message_seconds}
+            how["stream"] = _stream()
             engine = VllmEngine(model, urls=server_urls, check_prompts=check_prompts(), **how)
             atexit.register(engine.close)
             return engine
     raise ConfigurationError(f"POSTTRAIN_ENGINE is {name!r}; there are torch and vllm")
+
+
+def _stream() -> str | None:
+    named = os.environ.get("POSTTRAIN_VLLM_SYNC", "disk")
+    if named not in ("disk", *BACKENDS):
+        raise ConfigurationError(f"POSTTRAIN_VLLM_SYNC is {named!r}; there are disk, {' and '.join(BACKENDS)}")
+    if named == "nccl" and not torch.cuda.is_available():
+        raise ConfigurationError("POSTTRAIN_VLLM_SYNC is nccl, and there is no GPU: take gloo or disk")
+    return None if named == "disk" else named
 
 
 def is_elsewhere() -> bool:

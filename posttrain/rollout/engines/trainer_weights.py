@@ -1,6 +1,6 @@
-"""The trainer's weights as servers get them and are checked against: written to a folder, and as
-log-probabilities of tokens. Where weights are sharded, the first process alone speaks with servers,
-and the others take part in both until it is done.
+"""The trainer's weights as servers get them and are checked against: written to a folder or sent,
+and as log-probabilities of tokens. Where weights are sharded, the first process alone speaks with
+servers, and the others take part until it is done.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,11 @@ import torch
 from posttrain.models import distributed
 from posttrain.models.token_logprobs import IGNORED, agent_logprobs, pad_right
 from posttrain.rollout.engines.protocol import EngineFailed, GenerateRequest, Generation
-from posttrain.rollout.engines.weight_files import write_weights
+from posttrain.rollout.engines.weight_files import weights_in_turn, write_weights
+from posttrain.rollout.engines.weight_stream import WeightSender, send
 
 _CHECK_ROWS = 20  # fixed prompts scored in one forward pass
+_SEND = "send"
 
 
 class TrainerWeights:
@@ -27,6 +29,11 @@ class TrainerWeights:
         """Write them into a new folder; returns its absolute path."""
         self._ask(folder)
         return write_weights(self._model, folder)
+
+    def send_all(self, servers: Sequence[WeightSender]) -> None:
+        """Send them to servers that have come, each weight to all before the next."""
+        self._ask(_SEND)
+        send(weights_in_turn(self._model), servers)
 
     def score(self, written: Sequence[Sequence[int]]) -> list[list[float]]:
         """Log-probabilities of tokens behind each prompt."""
@@ -43,6 +50,8 @@ class TrainerWeights:
         while (asked := distributed.from_first(nothing)) is not None:
             if isinstance(asked, Path):
                 write_weights(self._model, asked)
+            elif asked == _SEND:
+                send(weights_in_turn(self._model), ())
             else:
                 self._score(asked)
 

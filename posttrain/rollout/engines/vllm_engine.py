@@ -27,6 +27,8 @@ from posttrain.models.precision import compute_dtype
 from posttrain.rollout.engines.protocol import EngineFailed, GenerateRequest, Generation
 from posttrain.rollout.engines.trainer_weights import TrainerWeights
 from posttrain.rollout.engines.vllm_server import BASE, ServerFailed, VllmServer
+from posttrain.rollout.engines.weight_files import listed_weights
+from posttrain.rollout.engines.weight_stream import WeightSender
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.runtime.limits import reason
 from posttrain.runtime.redaction import redact
@@ -38,6 +40,7 @@ MAX_GAP = {torch.float32: 1e-3, torch.bfloat16: 0.1}
 _CHECK_TOKENS = 8  # written behind each fixed prompt
 _NUM_TRIES = 4  # of a message, each on another server where there is one
 _WATCH_S = 2.0
+_LOOK_S = 0.01
 
 
 class Router:
@@ -91,15 +94,19 @@ class VllmEngine:
         check_prompts: Sequence[Sequence[int]],
         stop_ids: frozenset[int],
         folder: Path,
+        stream: str | None = None,
         timeout_s: float = 120.0,
         patience_s: float = 60.0,
     ) -> None:
-        """`timeout_s` is for a message, its time in the server's queue included. Raises Interrupted
+        """`folder` takes weights for servers to read, but for whole models where a `stream` (gloo,
+        nccl) sends them. `timeout_s` is for a message, its time in the server's queue included, and
+        for weights. Raises Interrupted
         where no server takes the weights within `patience_s`, ConfigurationError where one writes
         with others."""
         self.policy_version = -1
         self._model, self._urls, self._check_prompts, self._stop_ids = model, urls, check_prompts, stop_ids
         self._trainer = TrainerWeights(model, check_prompts)
+        self._stream = None if is_adapted(model) else stream
         self._timeout_s, self._patience_s = timeout_s, patience_s
         self._run = f"{os.getpid()}-{time.time_ns() % 10**9}"  # another run's version 3 is not ours
         self._router = Router()
@@ -210,12 +217,13 @@ class VllmEngine:
                 self._router.set_down(url)
             self.policy_version += 1
             self._reference = []
-            self._weights = await asyncio.to_thread(self._trainer.write, self._folder / self._version)
-            # The last version stays too: a server may still be reading it.
-            shutil.rmtree(self._folder / f"{self._run}-{self.policy_version - 2}", ignore_errors=True)
+            if not self._stream:
+                self._weights = await asyncio.to_thread(self._trainer.write, self._folder / self._version)
+                # The last version stays too: a server may still be reading it.
+                shutil.rmtree(self._folder / f"{self._run}-{self.policy_version - 2}", ignore_errors=True)
         deadline = self._loop.time() + self._patience_s
         while True:
-            errors = await self._bring_up()
+            errors = await self._bring_up(is_sending=self._stream is not None)
             if refused := [error for error in errors if not isinstance(error, ServerFailed)]:
                 raise refused[0]
             if self._router.up:
@@ -239,20 +247,49 @@ class VllmEngine:
                 if not isinstance(error, ServerFailed):
                     print(f"posttrain: a vLLM server is left out: {error}", file=sys.stderr, flush=True)
 
-    async def _bring_up(self) -> list[BaseException]:
-        """Give the weights to every server that is not up; errors of those that stay out."""
+    async def _bring_up(self, *, is_sending: bool = False) -> list[BaseException]:
+        """Give the weights to every server that is not up; errors of those that stay out. Weights
+        are sent during a refresh alone: afterwards the trainer changes them."""
         async with self._preparing:
             down = [url for url in self._urls() if url not in self._router.up]
+            failed = await self._send(down) if is_sending else {}
+            ready = [url for url in down if url not in failed]
             # The first server alone, because its tokens become the reference for all others.
-            outcomes = [await self._prepared(url) for url in down[:1]] if not self._reference else []
-            outcomes += await asyncio.gather(*[self._prepared(url) for url in down[len(outcomes) :]])
-            return [error for error in outcomes if error is not None]
+            outcomes = [await self._prepared(url) for url in ready[:1]] if not self._reference else []
+            outcomes += await asyncio.gather(*[self._prepared(url) for url in ready[len(outcomes) :]])
+            return [*failed.values(), *(error for error in outcomes if error is not None)]
+
+    async def _send(self, urls: Sequence[str]) -> dict[str, BaseException]:
+        """Send the weights to all of these servers at once; the errors of those that did not take
+        them."""
+        senders, failed = dict[str, WeightSender](), dict[str, BaseException]()
+        for url in urls:
+            try:
+                senders[url] = WeightSender(url, backend=self._stream or "", seconds=self._timeout_s)
+            except OSError as error:
+                failed[url] = ServerFailed(f"{redact(url)}: {error}")
+        loads = {url: asyncio.ensure_future(self._receive(sender)) for url, sender in senders.items()}
+        while not all(sender.has_come() or loads[url].done() for url, sender in senders.items()):
+            await asyncio.sleep(_LOOK_S)
+        if came := [sender for sender in senders.values() if sender.has_come()]:
+            await asyncio.to_thread(self._trainer.send_all, came)
+        outcomes = await asyncio.gather(*loads.values(), return_exceptions=True)
+        return failed | {url: error for url, error in zip(loads, outcomes, strict=True) if error is not None}
+
+    async def _receive(self, sender: WeightSender) -> None:
+        """Have a server receive what `sender` sends, while that is sent."""
+        server = self._server(sender.url)
+        await server.check_health()
+        call = sender.call(listed_weights(self._model))
+        await server.load_weights(call, version=self._version, is_adapter=False)
 
     async def _prepared(self, url: str) -> BaseException | None:
         server = self._server(url)
         try:
             await server.check_health()
             if await server.weights() != self._version:
+                if self._stream:
+                    raise ServerFailed(f"{redact(url)} has other weights until the next update")
                 await server.load_weights(self._weights, version=self._version, is_adapter=is_adapted(self._model))
             await self._check(server)
         except (ServerFailed, ConfigurationError) as error:

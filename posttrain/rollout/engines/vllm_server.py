@@ -80,14 +80,17 @@ class VllmServer:
         """The name of the weights that the server has."""
         return str((await self._request("GET", "/weight_info")).get("weight_version"))
 
-    async def load_weights(self, folder: Path, *, version: str, is_adapter: bool) -> None:
-        """Load weights for every message that begins after this."""
+    async def load_weights(self, source: Path | Mapping[str, Any], *, version: str, is_adapter: bool) -> None:
+        """Load weights for every message that begins after this: from a folder, or by a call of its
+        workers (`weight_stream`)."""
         # `wait`: messages in flight are finished by the weights that began them.
         await self._post("/pause?mode=wait")
-        if is_adapter:
-            await self._load_adapter(folder, version)
+        if not isinstance(source, Path):
+            await self._post("/collective_rpc", source)
+        elif is_adapter:
+            await self._load_adapter(source, version)
         else:
-            await self._post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
+            await self._post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(source)}})
         await self._post("/update_weight_version", {"new_version": version})
         await self._post("/resume")
 

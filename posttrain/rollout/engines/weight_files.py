@@ -6,6 +6,7 @@ keeps a packed copy of the head, which a reload renews only where the file has t
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,19 @@ def write_weights(model: Any, folder: Path) -> Path:
     else:
         save_file(full_weights(model), target / "model.safetensors", metadata={"format": "pt"})
     return target
+
+
+def listed_weights(model: Any) -> list[tuple[str, torch.dtype, list[int]]]:
+    """Name, type and shape of each weight as servers get it, sharded or not."""
+    return [(name, compute_dtype(model), list(one.shape)) for name, one in model.state_dict().items()]
+
+
+@torch.no_grad()
+def weights_in_turn(model: Any) -> Iterator[torch.Tensor]:
+    """The weights that are listed, one whole weight after another; of a sharded model all processes
+    must go through them."""
+    for weight in model.state_dict().values():
+        yield whole(weight.detach()).to(compute_dtype(model)).contiguous()
 
 
 def full_weights(model: Any) -> dict[str, torch.Tensor]:
