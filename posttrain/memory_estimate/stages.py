@@ -34,7 +34,7 @@ from posttrain.memory_estimate.tracker import (
     tracked,
 )
 from posttrain.models.adapters import behind_adapters, is_adapted
-from posttrain.models.distributed import count, parts_of
+from posttrain.models.distributed import count, is_sharded, parts_of
 from posttrain.models.micro_batches import NO_LIMIT
 from posttrain.models.optimizers import build_optimizer
 from posttrain.models.params import MAX_GRAD_NORM, OptimizerKind, at_once_of
@@ -332,6 +332,11 @@ def _run_engine(own: _StageSetup, model: Any, *, takes: bool = False) -> object:
     holds, or None where vLLM servers generate."""
     if is_elsewhere():
         return None
+    if is_sharded():
+        raise ConfigurationError(
+            "FSDP leaves no process all weights, and the engine that plays in train_policy needs them: say how many "
+            "vLLM servers play (--servers), or take infra/accelerate/ddp.yaml"
+        )
     num_slots, width = own.num_slots, own.params.agent.max_context_tokens
     with own.tracker.labelled(ENGINE):
         weights = fuse(_as_numbers(own, model), takes=takes)

@@ -51,6 +51,11 @@ def test_a_stage_that_one_process_runs_is_as_ever():
     )
 
 
+def test_shards_that_play_without_servers_are_refused_as_the_stage_refuses_them():
+    with pytest.raises(ConfigurationError, match=r"FSDP leaves no process all weights.*\(--servers\)"):
+        parts_of("train_policy", knobs(FOUR), processes=Processes(4, True))
+
+
 @pytest.mark.parametrize("name", ["fsdp_offload", "zero2"])
 def test_what_offloads_or_is_deepspeeds_is_refused(name):
     with pytest.raises(ConfigurationError, match=r"only DDP and FSDP on the GPU are estimated"):
