@@ -71,8 +71,11 @@ def _merge_head(root: Path, variant: Variant, folder: Path) -> None:
     head = git(root, "rev-parse", "HEAD")
     if succeeds(folder, "merge-base", "--is-ancestor", head, "HEAD"):
         return
+    succeeds(folder, "merge", "--abort")  # of a run that was killed right here
     commit_results(folder, f"{variant.branch}: before {head[:8]}")  # of a run that was ended
-    succeeds(folder, "merge", "--no-commit", "--no-ff", head)  # results conflict (.gitattributes), and knobs may
+    merge = ("merge", "--no-commit", "--no-ff", head)  # results conflict (.gitattributes), and knobs may
+    if not succeeds(folder, *merge) and not succeeds(folder, "rev-parse", "--quiet", "--verify", "MERGE_HEAD"):
+        git(folder, *merge)  # it was not begun: raises what git says
     for results in ("dvc.lock", "reports"):
         succeeds(folder, "checkout", "HEAD", "--", results)  # where there are some
     (folder / PARAMS).write_text(with_knobs(file_at(root, head, PARAMS) or "", variant), encoding="utf-8")
