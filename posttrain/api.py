@@ -48,7 +48,7 @@ from posttrain.traces.show import transcript
 from posttrain.tracking.alarms import Alarms
 from posttrain.train.online.learning import PolicyInputs
 from posttrain.train.policy import learn_policy
-from posttrain.train.preference_pairs import pairs_of, refuse_no_pairs
+from posttrain.train.preference_pairs import pairs_of
 from posttrain.train.resumable_trainer import METRICS, TrainingRun, open_run
 from posttrain.train.reward_bound import MeanBound
 from posttrain.train.reward_ensemble import RewardModels, load_reward_models
@@ -171,11 +171,9 @@ def train_policy(model: Model, world: World, *, to: str | Path = "out/policy") -
                 sampler, tasks[: how.num_tasks], num_samples=how.num_samples, seed=params.seed
             )
             tools = world.scored.domain.tools
-            found = pairs_of(
+            return pairs_of(
                 [trajectory_row(one, task, tools) for one, task in zip(sampled, plays, strict=True)], how.pairs
             )
-            refuse_no_pairs(found, num_tasks=min(len(tasks), how.num_tasks), num_samples=how.num_samples)
-            return found
 
         inputs = PolicyInputs(
             world=world.scored,

@@ -2,6 +2,7 @@
 pair, and so does each verified edit where `edit_pairs` says so, and what was imported where
 `source` says so. All samples are kept beside the pairs."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from posttrain.traces.values import traced
 from posttrain.traces.writer import open_traces
 from posttrain.train.edit_pairs import edit_pairs
 from posttrain.train.params import ImportedPairs, SampledAndImportedPairs
-from posttrain.train.preference_pairs import composition, group_by_task, pairs_of, refuse_no_pairs
+from posttrain.train.preference_pairs import NO_PAIRS, composition, group_by_task, pairs_of
 
 SFT = Path("data/models/sft")
 
@@ -44,8 +45,8 @@ def sample_preferences(run: StageRun) -> None:
     if isinstance(settings.source, SampledAndImportedPairs):
         own, imported = _shared(own, imported, settings.source.import_frac)
     pairs = [*own, *imported]
-    if not verdicts:
-        refuse_no_pairs(pairs, num_tasks=settings.num_tasks, num_samples=settings.num_samples)
+    if not pairs and not verdicts:  # nobody may want any: select_policy_inputs refuses where one does
+        print(f"[{run.full_name}] {NO_PAIRS}", file=sys.stderr, flush=True)
     write_trajectories(Path("data/preferences/samples.parquet"), rows)
     write_pairs(Path("data/preferences/pairs.parquet"), pairs)
     write_verdicts(Path("data/preferences/verdicts.parquet"), verdicts)

@@ -3,6 +3,7 @@ interval beside two baselines, calibration, best of four and of eight."""
 
 import dataclasses
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,17 @@ from typing import Any
 import numpy as np
 
 from posttrain.data.files import leave_untrained, write_json
-from posttrain.data.preferences import Pair, read_pairs, read_verdicts
+from posttrain.data.preferences import Pair, read_pairs
 from posttrain.data.schemas import TrajectoryRow, read_trajectories
 from posttrain.models.codec import ChatCodec
 from posttrain.models.distributed import is_sharded
 from posttrain.models.loading import load_codec
 from posttrain.models.params import at_once_of
 from posttrain.provenance.runner import StageRun, run_stage
-from posttrain.runtime.exits import ConfigurationError, DataError
+from posttrain.runtime.exits import ConfigurationError
 from posttrain.tracking.wandb_sink import wandb_sinks
 from posttrain.train.episode_tokens import token_rows
-from posttrain.train.preference_pairs import all_pairs_of, group_by_task, orders_of
+from posttrain.train.preference_pairs import NO_PAIRS, all_pairs_of, group_by_task, orders_of
 from posttrain.train.resumable_trainer import open_run
 from posttrain.train.reward_ensemble import RewardModels, member_folder, scale_of, write_scale
 from posttrain.train.reward_model import fold_heads, head_scores, load_reward_model, new_reward_model
@@ -37,7 +38,7 @@ from posttrain.train.reward_model_quality import (
 from posttrain.train.trainable import save_trained
 
 SFT = Path("data/models/sft")
-PAIRS, VERDICTS = Path("data/preferences/pairs.parquet"), Path("data/preferences/verdicts.parquet")
+PAIRS = Path("data/preferences/pairs.parquet")
 MODEL, SUMMARY = Path("data/models/reward"), Path("reports/train_reward_model/summary.json")
 NUM_CHOICES = 4, 8  # best of as many: what a deployment can afford to sample
 
@@ -56,15 +57,14 @@ def train_reward_model(run: StageRun) -> None:
         pair for pair in pairs if pair.said.source != "sampled" and pair.chosen.trajectory.task_id in held_out_tasks
     ]
     if not seen or not held_out:
-        if read_verdicts(VERDICTS):
-            # kto learns from thumbs alone, and compares nothing
-            write_json(SUMMARY, {"num_pairs": len(seen), "num_held_out_pairs": len(held_out)})
-            leave_untrained(MODEL, "there are verdicts on single episodes, and no pairs")
-            return
-        raise DataError(
-            f"{PAIRS} has {len(seen)} pairs to train on and {len(held_out)} to judge by; both are needed: "
-            "raise sample_preferences.num_tasks or change train_reward_model.holdout_frac"
+        # select_policy_inputs refuses a run whose policy reads a reward model
+        why = f"{PAIRS} has {len(seen)} pairs to train on and {len(held_out)} to judge by; both are needed: " + (
+            "raise sample_preferences.num_tasks or change train_reward_model.holdout_frac" if pairs else NO_PAIRS
         )
+        print(f"[{run.full_name}] {why}", file=sys.stderr, flush=True)
+        write_json(SUMMARY, {"num_pairs": len(seen), "num_held_out_pairs": len(held_out)})
+        leave_untrained(MODEL, why)
+        return
     codec = load_codec(SFT)
     chosen, rejected = (token_rows([getattr(pair, side) for pair in seen], codec) for side in ("chosen", "rejected"))
     rows = list(zip(chosen, rejected, strict=True))

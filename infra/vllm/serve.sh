@@ -22,6 +22,9 @@ if [[ ${DEVICE:-$(command -v nvidia-smi >/dev/null && echo cuda || echo cpu)} ==
   flags+=(--enforce-eager --distributed-executor-backend uni --max-num-batched-tokens $((length * seqs)) --block-size 32
     --kv-cache-memory-bytes "${KV_BYTES:-268435456}")
 fi
+if [[ ${POSTTRAIN_VLLM_COLOCATED:-} == 1 ]]; then  # on the trainer's GPU, of which it takes a part while it is awake
+  flags+=(--enable-sleep-mode --gpu-memory-utilization "${GPU_FRACTION:-0.45}")
+fi
 if [[ -n ${LORA_RANK:-} ]]; then
   flags+=(--enable-lora --max-lora-rank "$LORA_RANK" --lora-target-modules q_proj k_proj v_proj o_proj gate_proj up_proj down_proj)
 fi

@@ -102,6 +102,9 @@ class KubernetesTarget(_Target):
 Target: TypeAlias = Annotated[LocalTarget | SlurmTarget | KubernetesTarget, pydantic.Field(discriminator="type")]
 
 
+_OF_JOB = ("launch", "gpu_memory_gb", "servers", "colocated")  # of a reservation: what no backend reserves
+
+
 class Reservation(_Section):
     """Resources that a stage declares on each of its `nodes`; None takes the default's.
     `gpu_memory_gb` is the memory of its GPUs in GiB: with it `check_params` refuses a model that
@@ -118,6 +121,7 @@ class Reservation(_Section):
     # reserves on a node and no server has
     launch: str | None = None
     servers: int | None = pydantic.Field(None, ge=0, le=_MOST)  # of vLLM, which the job starts on GPUs of its own
+    colocated: bool | None = None  # the servers share the stage's GPUs, and sleep while it trains
 
 
 class DispatchSettings(_Section):
@@ -145,13 +149,15 @@ class DispatchSettings(_Section):
     def _check_servers(self, stage: str) -> None:
         found = self._reservation(stage)
         if not (servers := found.get("servers", 0)):
+            if found.get("colocated"):
+                raise ValueError(f"{stage} is colocated and has no servers: say how many of its GPUs have one")
             return
         if stage not in PLAYING:
             raise ValueError(f"{stage} has servers, and plays no episodes; those that do are {', '.join(PLAYING)}")
-        if servers >= found.get("gpus", 0):
+        if servers + (not found.get("colocated")) > found.get("gpus", 0):
             raise ValueError(
                 f"{stage} has {servers} servers and {found.get('gpus', 0)} gpus: each server takes a GPU, and the "
-                "stage needs one besides"
+                "stage needs one besides, unless colocated is true"
             )
         if found.get("nodes", 1) > 1:
             raise ValueError(
@@ -212,7 +218,7 @@ class DispatchSettings(_Section):
     def resources_of(self, stage: str) -> Resources:
         """`stage` is the name without its item."""
         found = self._reservation(stage)
-        reserved = {key: value for key, value in found.items() if key not in ("launch", "gpu_memory_gb", "servers")}
+        reserved = {key: value for key, value in found.items() if key not in _OF_JOB}
         if "time_limit_min" in reserved:
             reserved["time_limit_s"] = 60 * reserved.pop("time_limit_min")
         return Resources(**reserved)
@@ -224,9 +230,11 @@ class DispatchSettings(_Section):
         variables = {"POSTTRAIN_CARDS": cards} if stage == "check_params" and (cards := self._cards()) else {}
         if servers := found.get("servers", 0):
             variables["POSTTRAIN_VLLM_SERVERS"] = str(servers)
+        if is_colocated := found.get("colocated", False):
+            variables["POSTTRAIN_VLLM_COLOCATED"] = "1"
         if "launch" in found:
             variables["POSTTRAIN_LAUNCH"] = found["launch"]
-            if gpus := found.get("gpus", 0) - servers:
+            if gpus := found.get("gpus", 0) - (0 if is_colocated else servers):
                 variables["POSTTRAIN_PROCESSES"] = str(gpus)
             if (nodes := found.get("nodes", 1)) > 1:
                 variables["POSTTRAIN_NODES"] = str(nodes)

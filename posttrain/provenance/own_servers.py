@@ -2,8 +2,10 @@
 one dies, and ended with the stage.
 
 `POSTTRAIN_VLLM_SERVERS` says how many (`servers` in infra/dispatch.yaml). They take the last of the
-GPUs that the job sees, and the stage keeps the others. A server begins with the stage's model, for
-its shapes, and gets the weights from the engine like any other (`rollout/engines/vllm_engine.py`).
+GPUs that the job sees, and the stage keeps the others; with `POSTTRAIN_VLLM_COLOCATED` it keeps
+all, and the servers sleep (vLLM's sleep mode) until it plays. A server begins with the stage's
+model, for its shapes, and gets the weights from the engine like any other
+(`rollout/engines/vllm_engine.py`).
 """
 
 import os
@@ -26,8 +28,9 @@ from posttrain.provenance.nodes import NODES, free_port
 from posttrain.runtime.exits import ConfigurationError, Interrupted
 from posttrain.runtime.redaction import redact
 from posttrain.runtime.state import STATE_DIR
+from posttrain.train.online.params import OnlineParams
 
-SERVERS = "POSTTRAIN_VLLM_SERVERS"
+SERVERS, COLOCATED = "POSTTRAIN_VLLM_SERVERS", "POSTTRAIN_VLLM_COLOCATED"
 SERVE = Path("infra/vllm/serve.sh")
 START_S = 1800.0  # a large model is read from a slow disk, and compiled
 MAX_STARTS = 4  # of one server
@@ -54,10 +57,14 @@ def own_servers(stage: str, item: str, params: Params) -> Iterator[None]:
     if stage not in PLAYING or (count := _asked(os.environ)) == 0:
         yield
         return
+    is_colocated = os.environ.get(COLOCATED) == "1"
+    if is_colocated and stage == "train_policy":
+        _refuse_play_beside_training(params)
     root = Path(os.environ.get(TREE_ROOT, "."))
     logs = root / STATE_DIR / "servers" / stage
     logs.mkdir(parents=True, exist_ok=True)
-    kept, given = split_gpus(os.environ.get("CUDA_VISIBLE_DEVICES") or _all_gpus(), count)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or _all_gpus()
+    kept, given = split_gpus(visible, count, is_colocated=is_colocated)
     folder = STATE_DIR / "served"
     _write_model(_model_of(item), folder, params.model.dtype)
     how = {"DTYPE": params.model.dtype, "MAX_MODEL_LEN": str(params.agent.max_context_tokens)}
@@ -76,6 +83,8 @@ def own_servers(stage: str, item: str, params: Params) -> Iterator[None]:
         for one in servers:
             one.start()
         seconds = _wait_for_all(servers)
+        for one in servers if is_colocated else ():
+            one.sleep()
         print(f"[{stage}] {count} vLLM servers answer after {seconds:.0f} s, logs: {logs}", file=sys.stderr, flush=True)
         watch.start()
         os.environ.update(POSTTRAIN_ENGINE="vllm", POSTTRAIN_VLLM_URLS=",".join(one.url for one in servers))
@@ -92,13 +101,15 @@ def own_servers(stage: str, item: str, params: Params) -> Iterator[None]:
         os.environ.update(before)
 
 
-def split_gpus(visible: str | None, count: int) -> tuple[str | None, list[str]]:
+def split_gpus(visible: str | None, count: int, *, is_colocated: bool = False) -> tuple[str | None, list[str]]:
     """The GPUs that the stage keeps, and that of each server: of 0,1,2,3 for two servers 0,1 and
-    [2, 3]. Where none is named (a machine without GPUs, or one server a machine) no choice is made.
-    Raises ConfigurationError where the stage would keep none."""
+    [2, 3]; colocated, all and [2, 3]. Where none is named (a machine without GPUs, or one server a
+    machine) no choice is made. Raises ConfigurationError where the stage would keep none."""
     if visible is None or not visible.strip():
         return None, [""] * count
     gpus = [one.strip() for one in visible.split(",")]
+    if is_colocated and len(gpus) >= count:
+        return visible, gpus[-count:]
     if len(gpus) <= count:
         raise ConfigurationError(
             f"{SERVERS} is {count}, and the job sees {len(gpus)} GPUs ({visible}): a server takes a whole one, and the "
@@ -128,6 +139,15 @@ def _asked(environment: Mapping[str, str]) -> int:
             "as a job of their own and name them in POSTTRAIN_VLLM_URLS"
         )
     return int(named)
+
+
+def _refuse_play_beside_training(params: Params) -> None:
+    late = [one for one in params.train_policy.phases.values() if isinstance(one, OnlineParams) and one.max_staleness]
+    if late:
+        raise ConfigurationError(
+            f"train_policy.algorithm.max_staleness is {late[0].max_staleness}, so episodes are played while the policy "
+            "trains, and colocated servers sleep then: set it to 0, or give the servers GPUs of their own"
+        )
 
 
 def _model_of(item: str) -> Path:
@@ -174,6 +194,10 @@ class _Server:
         with suppress(OSError):
             return bool(build_opener(ProxyHandler({})).open(f"{self.url}/health", timeout=2).status == 200)
         return False
+
+    def sleep(self) -> None:
+        with build_opener(ProxyHandler({})).open(f"{self.url}/sleep?level=1", data=b"", timeout=START_S):
+            pass
 
     def last_lines(self) -> str:
         text = self._log.read_text(encoding="utf-8", errors="replace") if self._log.exists() else ""

@@ -15,7 +15,11 @@ from typing import Literal
 from posttrain.data.preferences import Pair
 from posttrain.data.schemas import TrajectoryRow
 from posttrain.evals.groups import ROUNDING
-from posttrain.runtime.exits import DataError
+
+NO_PAIRS = (
+    "no two episodes of a task earned differently, so there are no pairs: raise sample_preferences.temperature or "
+    "num_samples, or take harder tasks (world.max_difficulty)"
+)
 
 
 class PairKind(StrEnum):
@@ -61,14 +65,6 @@ def orders_of(pair: Pair, heads: Collection[str]) -> list[float]:
     sides = pair.chosen.trajectory.scores, pair.rejected.trajectory.scores
     gaps = [sides[0][name] - sides[1][name] if all(name in one for one in sides) else 0.0 for name in heads]
     return [0.0 if abs(gap) <= ROUNDING else math.copysign(1.0, gap) for gap in gaps]
-
-
-def refuse_no_pairs(pairs: Sequence[Pair], *, num_tasks: int, num_samples: int) -> None:
-    if not pairs:
-        raise DataError(
-            f"all {num_samples} episodes of each of {num_tasks} tasks earned the same: raise "
-            "sample_preferences.temperature or num_samples, or take harder tasks (world.max_difficulty)"
-        )
 
 
 def group_by_task(rows: Sequence[TrajectoryRow]) -> list[list[TrajectoryRow]]:

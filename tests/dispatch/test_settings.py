@@ -154,6 +154,9 @@ def test_servers_take_gpus_from_the_processes_of_a_stage_that_plays():
     variables = {"POSTTRAIN_VLLM_SERVERS": "4", "POSTTRAIN_LAUNCH": LAUNCH, "POSTTRAIN_PROCESSES": "4"}
     assert found.environment_of("train_policy") == variables
     assert found.environment_of("evaluate") == {"POSTTRAIN_VLLM_SERVERS": "1"}
+    found = settings(train_policy={"gpus": 2, "servers": 2, "colocated": True, "launch": LAUNCH})
+    variables = {"POSTTRAIN_VLLM_SERVERS": "2", "POSTTRAIN_VLLM_COLOCATED": "1", "POSTTRAIN_PROCESSES": "2"}
+    assert found.environment_of("train_policy") == {**variables, "POSTTRAIN_LAUNCH": LAUNCH}
     assert found.resources_of("train_policy").gpus == 8
 
 
@@ -162,6 +165,8 @@ def test_servers_take_gpus_from_the_processes_of_a_stage_that_plays():
     [
         ("train_sft", {"gpus": 4, "servers": 1}, "train_sft has servers, and plays no episodes"),
         ("train_policy", {"gpus": 4, "servers": 4}, "train_policy has 4 servers and 4 gpus"),
+        ("train_policy", {"gpus": 1, "servers": 2, "colocated": True}, "2 servers and 1 gpus"),
+        ("train_policy", {"gpus": 1, "colocated": True}, "is colocated and has no servers"),
         ("evaluate", {"servers": 1}, "evaluate has 1 servers and 0 gpus"),
     ],
 )

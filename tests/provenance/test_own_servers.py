@@ -23,6 +23,10 @@ class Answers(http.server.BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
         self.wfile.write(" ".join([str(os.getpid()), *told]).encode())
+    def do_POST(self):
+        open("asleep", "a").write(self.path + " ")
+        self.send_response(200)
+        self.end_headers()
     def log_message(self, *_): pass
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[2])), Answers).serve_forever()
 """
@@ -64,6 +68,22 @@ def test_servers_answer_while_the_stage_runs_each_on_a_gpu_of_its_own(tree, monk
     assert not any(is_alive(pid) for pid, *_ in found)
     assert "POSTTRAIN_VLLM_URLS" not in os.environ
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,5,6,7"
+
+
+def test_colocated_servers_sleep_on_the_stages_gpus(tree, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    monkeypatch.setenv("POSTTRAIN_VLLM_COLOCATED", "1")
+    with own_servers.own_servers("train_policy", "", tree):
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,5"
+        assert [one[1] for one in answers()] == ["4", "5"]
+        assert Path("asleep").read_text() == "/sleep?level=1 " * 2
+    online = tree.train_policy.algorithm.model_copy(update={"max_staleness": 1})
+    late = tree.model_copy(update={"train_policy": tree.train_policy.model_copy(update={"algorithm": online})})
+    with (
+        pytest.raises(ConfigurationError, match="colocated servers sleep"),
+        own_servers.own_servers("train_policy", "", late),
+    ):
+        pass
 
 
 def test_where_no_variable_names_gpus_they_are_the_drivers(tree, monkeypatch):

@@ -136,6 +136,24 @@ def test_a_server_that_is_lost_while_weights_are_sent_holds_up_no_other_and_gets
         assert worst_gap(model, write_all(engine)) < 1e-4
 
 
+@pytest.mark.parametrize("stream", [None, "gloo"])
+def test_colocated_servers_are_asleep_from_the_play_to_the_next_weights(make, servers, stream):
+    model = tiny_model("qwen3")
+    for server in servers:
+        server.is_asleep = True
+    engine = make(model, stream=stream, is_colocated=True)
+    for _ in range(2):
+        assert worst_gap(model, write_all(engine)) < 1e-4
+        engine.sleep()
+        time.sleep(0.2)  # several looks, which wake nobody
+        assert [server.is_asleep for server in servers] == [True, True]
+        assert engine._router.up == ()
+        with torch.no_grad():
+            model.lm_head.weight.mul_(1.1)
+        engine.refresh_weights()
+        assert [server.is_asleep for server in servers] == [False, False]
+
+
 def test_an_adapter_is_served_under_a_name_of_its_own_and_the_old_one_goes(make, servers):
     base = tiny_model("qwen3", seed=99)  # what the servers were started with
     lora = LoraAdapter(type="lora", r=2, alpha=4, dropout=0.0, target_modules=["q_proj", "down_proj"])

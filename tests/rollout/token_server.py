@@ -36,7 +36,7 @@ class TokenServer(LoopbackServer):
     `is lost` while weights are sent."""
 
     def __init__(self, port: int = 0) -> None:
-        self.mood = "well"
+        self.mood, self.is_asleep = "well", False
         self.num_messages = self.num_loads = 0
         self.episodes_seen: list[tuple[int, ...]] = []
         self.adapters: dict[str, TorchEngine] = {}
@@ -48,6 +48,8 @@ class TokenServer(LoopbackServer):
             web.get("/weight_info", self._weight_info),
             web.post("/pause", self._nothing),
             web.post("/resume", self._nothing),
+            web.post("/sleep", self._sleep),
+            web.post("/wake_up", self._wake_up),
             web.post("/collective_rpc", self._load),
             web.post("/update_weight_version", self._rename),
             web.get("/v1/models", self._models),
@@ -59,6 +61,14 @@ class TokenServer(LoopbackServer):
 
     async def _nothing(self, _: web.Request) -> web.Response:
         await self._hang()
+        return web.Response()
+
+    async def _sleep(self, request: web.Request) -> web.Response:
+        self.is_asleep = True
+        return web.Response()
+
+    async def _wake_up(self, _: web.Request) -> web.Response:
+        self.is_asleep = False
         return web.Response()
 
     async def _hang(self) -> None:
@@ -109,6 +119,8 @@ class TokenServer(LoopbackServer):
 
     async def _generate(self, request: web.Request) -> web.Response:
         await self._hang()
+        if self.is_asleep:
+            return web.json_response({"error": "asleep"}, status=500)
         if self.mood == "garbage":
             return web.json_response({"choices": [{"token_ids": [1, 2], "finish_reason": "stop"}]})
         if self.mood == "refuses":

@@ -316,6 +316,29 @@ def reported():
     return imported, reward_model, read_metrics(Path("reports/train_policy/metrics.jsonl"))
 
 
+def test_ties_end_no_run_but_one_that_learns_from_pairs_or_a_reward_model(trained, content, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    shutil.copytree(trained / "data", "data")
+    monkeypatch.setattr("stages.sample_preferences.pairs_of", lambda *_: [])
+    reward_model = {"reward_model_weight": 0.5}
+    by_pairs = {"algorithm": {"type": "dpo", "max_steps": 2, "batch_size": 2, "beta": 0.5, "loss": "sigmoid"}}
+    for changes, refusal in (
+        ({"reward_model_weight": 0.0}, None),
+        (
+            reward_model,
+            "wants data/models/reward, and none was trained: .*no two episodes of a task earned differently",
+        ),
+        ({"reward_model_weight": 0.0, **by_pairs}, "no two episodes of a task earned differently"),
+    ):
+        params = parse_params(content | {"train_policy": content["train_policy"] | changes}, source="params.yaml")
+        expected = contextlib.nullcontext() if refusal is None else pytest.raises(DataError, match=refusal)
+        with expected:
+            for stage in (sample_preferences, train_reward_model, select_policy_inputs, train_policy):
+                stage(StageRun(stage.__name__, "", params, tmp_path / "checkpoints" / f"{stage.__name__}{changes}"))
+    assert [file.name for file in Path("data/models/reward").iterdir()] == ["not_asked.txt"]
+
+
 @pytest.mark.parametrize("name", ["dpo", pytest.param("kto", marks=pytest.mark.needs_large)])
 def test_what_people_preferred_trains_a_reward_model_and_a_policy(trained, content, tmp_path, monkeypatch, name):
     asked = ({**PAIRS[shape], "task_id": f"{shape}{number}"} for number in range(3) for shape in PAIR_SHAPES)

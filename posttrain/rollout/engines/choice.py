@@ -5,7 +5,8 @@ change of it reruns nothing.
 servers, commas between them, or `@FILE` with one a line, which is read again every few seconds.
 `POSTTRAIN_VLLM_SYNC`: how whole weights get to them, by `disk` (the default), or over the network
 by `gloo` or `nccl`. `POSTTRAIN_VLLM_FOLDER`: where weights are written for `disk`, and adapters
-always, on a disk that the servers see.
+always, on a disk that the servers see. `POSTTRAIN_VLLM_COLOCATED`: `1` where servers share the
+trainer's GPUs and sleep while it trains.
 """
 
 import atexit
@@ -56,7 +57,7 @@ def make_engine(
                 return ShardHolder(model, check_prompts())
             folder = Path(os.environ.get("POSTTRAIN_VLLM_FOLDER", ".posttrain/vllm"))
             how: dict[str, Any] = {"stop_ids": stop_ids, "folder": folder, "timeout_s": message_seconds}
-            how["stream"] = _stream()
+            how |= {"stream": _stream(), "is_colocated": os.environ.get("POSTTRAIN_VLLM_COLOCATED") == "1"}
             engine = VllmEngine(model, urls=server_urls, check_prompts=check_prompts(), **how)
             atexit.register(engine.close)
             return engine

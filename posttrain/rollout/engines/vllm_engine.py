@@ -95,18 +95,20 @@ class VllmEngine:
         stop_ids: frozenset[int],
         folder: Path,
         stream: str | None = None,
+        is_colocated: bool = False,
         timeout_s: float = 120.0,
         patience_s: float = 60.0,
     ) -> None:
         """`folder` takes weights for servers to read, but for whole models where a `stream` (gloo,
-        nccl) sends them. `timeout_s` is for a message, its time in the server's queue included, and
-        for weights. Raises Interrupted
-        where no server takes the weights within `patience_s`, ConfigurationError where one writes
-        with others."""
+        nccl) sends them. With `is_colocated` the servers share the trainer's GPUs, and sleep from
+        `sleep` to `refresh_weights`. `timeout_s` is for a message, its time in the server's queue
+        included, and for weights. Raises Interrupted where no server takes the weights within
+        `patience_s`, ConfigurationError where one writes with others."""
         self.policy_version = -1
         self._model, self._urls, self._check_prompts, self._stop_ids = model, urls, check_prompts, stop_ids
         self._trainer = TrainerWeights(model, check_prompts)
         self._stream = None if is_adapted(model) else stream
+        self._is_colocated, self._is_asleep = is_colocated, is_colocated
         self._timeout_s, self._patience_s = timeout_s, patience_s
         self._run = f"{os.getpid()}-{time.time_ns() % 10**9}"  # another run's version 3 is not ours
         self._router = Router()
@@ -151,7 +153,8 @@ class VllmEngine:
         self._trainer.end()
 
     def sleep(self) -> None:
-        pass  # the servers' memory is their own
+        if self._is_colocated:  # else the servers' memory is their own
+            self._await(self._put_to_sleep())
 
     def close(self) -> None:
         """End the thread; the servers go on."""
@@ -210,11 +213,19 @@ class VllmEngine:
             )
         return Generation(token_ids, logprobs, "stop" if finish == "stop" else "length", self.policy_version)
 
+    async def _put_to_sleep(self) -> None:
+        async with self._preparing:
+            self._is_asleep, up = True, self._router.up
+            for url in up:
+                self._router.set_down(url)
+            await asyncio.gather(*[self._server(url).sleep() for url in up], return_exceptions=True)
+
     async def _refresh(self) -> None:
         """Write the weights and give them to every server that answers."""
         async with self._preparing:  # the watch must not give the old file under the new name
             for url in self._router.up:
                 self._router.set_down(url)
+            self._is_asleep = False
             self.policy_version += 1
             self._reference = []
             if not self._stream:
@@ -243,7 +254,7 @@ class VllmEngine:
             for url in set(self._router.up) - set(self._urls()):
                 self._router.set_down(url)
             # without a reference a refresh is under way, in which the other processes take part
-            for error in await self._bring_up() if self._reference else []:
+            for error in await self._bring_up() if self._reference and not self._is_asleep else []:
                 if not isinstance(error, ServerFailed):
                     print(f"posttrain: a vLLM server is left out: {error}", file=sys.stderr, flush=True)
 
@@ -279,14 +290,14 @@ class VllmEngine:
     async def _receive(self, sender: WeightSender) -> None:
         """Have a server receive what `sender` sends, while that is sent."""
         server = self._server(sender.url)
-        await server.check_health()
+        await self._woken(server)
         call = sender.call(listed_weights(self._model))
         await server.load_weights(call, version=self._version, is_adapter=False)
 
     async def _prepared(self, url: str) -> BaseException | None:
         server = self._server(url)
         try:
-            await server.check_health()
+            await self._woken(server)
             if await server.weights() != self._version:
                 if self._stream:
                     raise ServerFailed(f"{redact(url)} has other weights until the next update")
@@ -296,6 +307,12 @@ class VllmEngine:
             return error
         self._router.set_up(url)
         return None
+
+    async def _woken(self, server: VllmServer) -> None:
+        """Raises ServerFailed where it does not answer."""
+        await server.check_health()
+        if self._is_colocated:
+            await server.wake_up()
 
     async def _check(self, server: VllmServer) -> None:
         """Compare the log-probabilities of sampled tokens behind fixed prompts with the trainer's.

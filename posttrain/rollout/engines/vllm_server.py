@@ -80,6 +80,13 @@ class VllmServer:
         """The name of the weights that the server has."""
         return str((await self._request("GET", "/weight_info")).get("weight_version"))
 
+    async def sleep(self) -> None:
+        """Free the GPU: weights go to the host's memory, the cache is dropped."""
+        await self._post("/sleep?level=1")
+
+    async def wake_up(self) -> None:
+        await self._post("/wake_up")
+
     async def load_weights(self, source: Path | Mapping[str, Any], *, version: str, is_adapter: bool) -> None:
         """Load weights for every message that begins after this: from a folder, or by a call of its
         workers (`weight_stream`)."""
