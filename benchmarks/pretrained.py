@@ -70,6 +70,7 @@ KNOBS: dict[str, Any] = {
         },
         "gradient_checkpointing": False,
         "dtype": "float32",
+        "tokens_at_once": 2048,  # rows of like length together: two thirds of the time of a padded batch
     },
     "generate_data.reasoning_frac": 0.0,
     "resample_data.coreset": {"strategy": "random", "keep_frac": 1.0},

@@ -1,11 +1,11 @@
-"""Faster float32 kernels for a CPU: matrix products by oneDNN, and causal attention in blocks.
+"""Faster kernels for a CPU: float32 products by oneDNN, and causal attention in blocks.
 
 MKL leaves the AVX-512 of AMD's processors unused; oneDNN's products take half its time there, with
 float32's rounding. PyTorch's attention kernel for CPUs multiplies pieces so small that it reaches a
 fourth of what a matrix product reaches, a third of a training step of the small model. Here a block
 of queries is multiplied with all keys up to its end, in one product for each key head. The backward
 pass computes the probabilities again (Dao et al. 2022, arXiv 2205.14135, algorithm 4), so memory
-stays linear in the tokens.
+stays linear in the tokens. In bfloat16 the scores, the softmax and sums over blocks are float32.
 
 Axes: N rows, H query heads, K key heads, G = H / K query heads of one key head, T tokens, D
 dimensions of a head; B queries of a block, C keys up to its end.
@@ -60,35 +60,39 @@ def _is_slow_in_mkl() -> bool:
 
 class _Attention(torch.autograd.Function):
     @staticmethod
+    @torch.autocast("cpu", enabled=False)  # type: ignore[untyped-decorator]
     def forward(ctx: Any, q_N_H_T_D: Tensor, k_N_K_T_D: Tensor, v_N_K_T_D: Tensor, scale: float) -> Tensor:
         q, k, v = _by_key_head(q_N_H_T_D * scale, k_N_K_T_D, v_N_K_T_D)
         out = torch.empty_like(q)
         for start, end in _blocks(q.shape[2]):
-            probs = _probabilities(q, k, start, end)
+            probs = _probabilities(q, k, start, end).to(q.dtype)
             out[:, :, start:end] = torch.bmm(probs.flatten(1, 2), v[:, :end]).view(out[:, :, start:end].shape)
         ctx.save_for_backward(q, k, v, out)
         ctx.scale, ctx.shape = scale, q_N_H_T_D.shape
         return out.view(q_N_H_T_D.shape)
 
     @staticmethod
+    @torch.autocast("cpu", enabled=False)  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad_N_H_T_D: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         q, k, v, out = ctx.saved_tensors
         grad = grad_N_H_T_D.reshape(q.shape)
-        grad_q, grad_k, grad_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        grad_q = torch.empty_like(q)
+        grad_k, grad_v = (torch.zeros_like(one, dtype=torch.float32) for one in (k, v))
         for start, end in _blocks(q.shape[2]):
             probs = _probabilities(q, k, start, end)
             of_out = grad[:, :, start:end]
-            flat, of_out_flat = probs.flatten(1, 2), of_out.flatten(1, 2)
+            flat, of_out_flat = probs.to(q.dtype).flatten(1, 2), of_out.flatten(1, 2)
             grad_v[:, :end] += torch.bmm(flat.transpose(1, 2), of_out_flat)
             # through the softmax: dS = P (dP - rowsum(dO O))
-            of_scores = torch.bmm(of_out_flat, v[:, :end].transpose(1, 2)).view(probs.shape)
-            of_scores.sub_((of_out * out[:, :, start:end]).sum(-1, keepdim=True)).mul_(probs)
-            of_scores = of_scores.flatten(1, 2)
+            of_scores = torch.bmm(of_out_flat, v[:, :end].transpose(1, 2)).view(probs.shape).float()
+            of_scores.sub_((of_out.float() * out[:, :, start:end].float()).sum(-1, keepdim=True)).mul_(probs)
+            of_scores = of_scores.to(q.dtype).flatten(1, 2)
             grad_q[:, :, start:end] = torch.bmm(of_scores, k[:, :end]).view(of_out.shape)
             grad_k[:, :end] += torch.bmm(of_scores.transpose(1, 2), q[:, :, start:end].flatten(1, 2))
         num_rows, size = ctx.shape[0], ctx.shape[-1]
         of_keys = (num_rows, -1, ctx.shape[2], size)
-        return grad_q.mul_(ctx.scale).view(ctx.shape), grad_k.view(of_keys), grad_v.view(of_keys), None
+        grad_k, grad_v = (one.to(q.dtype).view(of_keys) for one in (grad_k, grad_v))
+        return grad_q.mul_(ctx.scale).view(ctx.shape), grad_k, grad_v, None
 
 
 def _by_key_head(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -106,9 +110,10 @@ def _blocks(length: int) -> list[tuple[int, int]]:
 
 
 def _probabilities(q: Tensor, k: Tensor, start: int, end: int) -> Tensor:
-    """Attention probabilities of a block of queries over the keys up to its end, (N K, G, B, C)."""
-    block = q[:, :, start:end]
-    scores = torch.bmm(block.flatten(1, 2), k[:, :end].transpose(1, 2)).view(*block.shape[:3], end)
+    """Attention probabilities of a block of queries over the keys up to its end, (N K, G, B, C), in
+    float32."""
+    block = q[:, :, start:end].float()
+    scores = torch.bmm(block.flatten(1, 2), k[:, :end].float().transpose(1, 2)).view(*block.shape[:3], end)
     ahead_B_B = torch.full((end - start, end - start), float("-inf")).triu_(1)
     scores[..., start:] += ahead_B_B
     return scores.softmax(-1)
@@ -124,11 +129,12 @@ def _attend(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Interface of transformers. Other cases than plain causal float32 go through PyTorch's
-    kernels."""
+    """Interface of transformers. Other cases than plain causal attention in float32 or bfloat16 go
+    through PyTorch's kernels."""
     is_causal = getattr(module, "is_causal", True) and kwargs.get("is_causal") is not False
     is_plain = is_causal and attention_mask is None and not dropout and not kwargs.get("sliding_window")
-    is_here = query.device.type == "cpu" and query.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+    is_cast = torch.is_autocast_enabled("cpu")
+    is_here = query.device.type == "cpu" and query.dtype == (torch.bfloat16 if is_cast else torch.float32)
     if not (is_plain and is_here and query.shape[2] == key.shape[2]):
         found: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs

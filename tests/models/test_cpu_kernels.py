@@ -27,6 +27,30 @@ def test_attention_is_pytorchs_with_its_gradients(length, num_kv):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+def test_in_bfloat16_attention_is_as_near_to_the_exact_one_as_pytorchs_within_a_half():
+    draw = torch.Generator().manual_seed(0)
+    exact = [torch.randn(2, heads, BLOCK + 30, 16, generator=draw) for heads in (4, 2, 2)]
+    weight = torch.randn(2, 4, BLOCK + 30, 16, generator=draw).bfloat16()
+
+    def attended(attend, inputs):
+        inputs = [one.clone().requires_grad_() for one in inputs]
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=inputs[0].dtype == torch.bfloat16):
+            out = attend(*inputs)
+        return [out, *torch.autograd.grad((out * weight.to(out.dtype)).sum(), inputs)]
+
+    rounded = [one.bfloat16() for one in exact]
+
+    def pytorchs(*inputs):
+        return scaled_dot_product_attention(*inputs, is_causal=True, scale=0.25, enable_gqa=True)
+
+    ours = attended(lambda *inputs: _Attention.apply(*inputs, 0.25), rounded)
+    theirs = attended(pytorchs, rounded)
+    for own, other, expected in zip(ours, theirs, attended(pytorchs, [one.float() for one in rounded]), strict=True):
+        assert own.dtype == torch.bfloat16
+        error, allowed = ((one.float() - expected.float()).norm() / expected.norm() for one in (own, other))
+        assert error < 1.5 * allowed < 0.01
+
+
 def test_rows_padded_on_the_right_need_no_mask_and_others_have_theirs(scratch_tokenizer):
     model = to_device(scratch_model(SCRATCH_PARAMS, tokenizer=scratch_tokenizer, max_context_tokens=64, seed=0)).eval()
     assert model.config._attn_implementation == NAME
