@@ -21,8 +21,83 @@ SYSTEM = (
     "You serve a member of a shop. State a price as ANSWER: <price>. Note what you will need later with remember: you "
     "may not see the whole conversation. Order for the member's number."
 )
-_COLOURS = ("red", "blue", "green", "white", "black", "grey", "brown", "pink")
-_GOODS = ("lamp", "chair", "desk", "clock", "shelf", "mug", "rug", "vase", "bowl", "tray", "box", "bell")
+# so many that an agent learns to copy a name and not to know it
+_COLOURS = (
+    "amber",
+    "ash",
+    "beige",
+    "black",
+    "blue",
+    "brass",
+    "brown",
+    "coral",
+    "cream",
+    "cyan",
+    "ebony",
+    "gold",
+    "gray",
+    "green",
+    "ivory",
+    "jade",
+    "khaki",
+    "lilac",
+    "lime",
+    "mauve",
+    "mint",
+    "navy",
+    "olive",
+    "peach",
+    "pink",
+    "plum",
+    "red",
+    "rust",
+    "sand",
+    "silver",
+    "teal",
+    "white",
+)
+_GOODS = (
+    "apron",
+    "bag",
+    "basket",
+    "bed",
+    "bell",
+    "bench",
+    "book",
+    "bottle",
+    "bowl",
+    "box",
+    "brush",
+    "bucket",
+    "chair",
+    "clock",
+    "coat",
+    "comb",
+    "cup",
+    "desk",
+    "drum",
+    "fan",
+    "fork",
+    "glass",
+    "hat",
+    "jar",
+    "kettle",
+    "lamp",
+    "lock",
+    "mat",
+    "mirror",
+    "mug",
+    "pan",
+    "pen",
+    "plate",
+    "purse",
+    "rug",
+    "shelf",
+    "spoon",
+    "stool",
+    "tray",
+    "vase",
+)
 _TEXTS = {  # in every split, and in test_paraphrase alone
     "price": ("Price of {item}?", "What does {item} cost?"),
     "fact": ("I am member {member}.", "My member number: {member}."),
@@ -61,14 +136,16 @@ class ErrandsDomain:
         draw = random.Random(f"errands {params.seed}")
         names = [f"{colour} {goods}" for colour, goods in product(_COLOURS, _GOODS)]
         draw.shuffle(names)
-        self.prices: Mapping[str, int] = {name: draw.randrange(10, 100) for name in names}
-        self.tools: Mapping[str, Tool] = _tools(self.prices, [])
+        self.names = tuple(names)
+        self.tools: Mapping[str, Tool] = _tools({}, [])
 
     def tasks(self, split: Split, count: int) -> list[Task]:
         return [self._made(split, random.Random(f"errands {self._params.seed} {split} {n}")) for n in range(count)]
 
     def open(self, task: Task) -> World:
-        return _Shop(task, self.prices)
+        """Each task has prices of its own."""
+        draw = random.Random(f"errands {task.task_id} prices")
+        return _Shop(task, {name: draw.randrange(10, 100) for name in self.names})
 
     def expert(self, task: Task, *, seed: int, is_flawless: bool, reasoning_frac: float) -> Expert:
         draw, rates, goal = random.Random(f"errands {task.task_id} {seed}"), self._params.flaw_rates, Goal.of(task)
@@ -86,7 +163,7 @@ class ErrandsDomain:
         return f"order(item={goal.ordered}, member={goal.member}) after {len(goal.items)} prices"
 
     def _made(self, split: Split, draw: random.Random) -> Task:
-        items = tuple(draw.sample(share_of(split, list(self.prices)), k=self._params.num_questions))
+        items = tuple(draw.sample(share_of(split, self.names), k=self._params.num_questions))
         member = str(draw.choice(share_of(split, range(1000, 10_000))))
         goal = json.dumps(asdict(Goal(items, member, items[-1])))
         wording = int(split == "test_paraphrase")

@@ -24,5 +24,5 @@ class ErrandsParams(WorldParams):
         "flaw_rates: {no_note: 0.5, wrong_item: 0.05}}"
     )
     type: Literal["errands"]
-    num_questions: Annotated[int, Field(ge=2, le=24)]  # of 24 items that a split has
+    num_questions: Annotated[int, Field(ge=2, le=64)]
     flaw_rates: ErrandsFlawRates
