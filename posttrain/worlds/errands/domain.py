@@ -23,80 +23,12 @@ SYSTEM = (
 )
 # so many that an agent learns to copy a name and not to know it
 _COLOURS = (
-    "amber",
-    "ash",
-    "beige",
-    "black",
-    "blue",
-    "brass",
-    "brown",
-    "coral",
-    "cream",
-    "cyan",
-    "ebony",
-    "gold",
-    "gray",
-    "green",
-    "ivory",
-    "jade",
-    "khaki",
-    "lilac",
-    "lime",
-    "mauve",
-    "mint",
-    "navy",
-    "olive",
-    "peach",
-    "pink",
-    "plum",
-    "red",
-    "rust",
-    "sand",
-    "silver",
-    "teal",
-    "white",
+    "amber ash beige black blue brass brown coral cream cyan ebony gold gray green ivory jade khaki lilac lime "
+    "mauve mint navy olive peach pink plum red rust sand silver teal white"
 )
 _GOODS = (
-    "apron",
-    "bag",
-    "basket",
-    "bed",
-    "bell",
-    "bench",
-    "book",
-    "bottle",
-    "bowl",
-    "box",
-    "brush",
-    "bucket",
-    "chair",
-    "clock",
-    "coat",
-    "comb",
-    "cup",
-    "desk",
-    "drum",
-    "fan",
-    "fork",
-    "glass",
-    "hat",
-    "jar",
-    "kettle",
-    "lamp",
-    "lock",
-    "mat",
-    "mirror",
-    "mug",
-    "pan",
-    "pen",
-    "plate",
-    "purse",
-    "rug",
-    "shelf",
-    "spoon",
-    "stool",
-    "tray",
-    "vase",
+    "apron bag basket bed bell bench book bottle bowl box brush bucket chair clock coat comb cup desk drum fan "
+    "fork glass hat jar kettle lamp lock mat mirror mug pan pen plate purse rug shelf spoon stool tray vase"
 )
 _TEXTS = {  # in every split, and in test_paraphrase alone
     "price": ("Price of {item}?", "What does {item} cost?"),
@@ -134,7 +66,7 @@ class ErrandsDomain:
     def __init__(self, params: ErrandsParams) -> None:
         self._params = params
         draw = random.Random(f"errands {params.seed}")
-        names = [f"{colour} {goods}" for colour, goods in product(_COLOURS, _GOODS)]
+        names = [f"{colour} {goods}" for colour, goods in product(_COLOURS.split(), _GOODS.split())]
         draw.shuffle(names)
         self.names = tuple(names)
         self.tools: Mapping[str, Tool] = _tools({}, [])
