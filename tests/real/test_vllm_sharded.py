@@ -23,7 +23,7 @@ WHAT = {"algorithm": "served", "changes": {"max_steps": NUM_STEPS, "kl": {"type"
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     scratch = tmp_path_factory.mktemp("vllm")
-    model = tiny_model("qwen3")
+    model = tiny_model("qwen3_of_vllm")
     model.save_pretrained(scratch / "model")
     write_served_folder(scratch / "model", model, scratch / "served")
     how = {"flags": ("--skip-tokenizer-init",), "MAX_MODEL_LEN": "512"}
@@ -32,7 +32,8 @@ def server(tmp_path_factory):
         yield started
 
 
-def test_shards_train_on_what_the_server_writes_with_their_weights_as_one_process_does(server, tmp_path):
+def test_shards_train_on_what_the_server_writes_with_their_weights_as_one_process_does(server, monkeypatch, tmp_path):
+    monkeypatch.setenv("TINY_ARCHITECTURE", "qwen3_of_vllm")
     expected = run(tmp_path / "one", url=server.url, sync="gloo", **WHAT)
     for num in (2, 4):
         found = run(tmp_path / str(num), "fsdp", num=num, url=server.url, sync="gloo", **WHAT)

@@ -31,7 +31,8 @@ LLAMA3_ROPE = {
     "original_max_position_embeddings": 64,
 }
 MODELS = {
-    "qwen3": (Qwen3ForCausalLM, Qwen3Config(**SIZES, head_dim=32, tie_word_embeddings=True)),
+    "qwen3": (Qwen3ForCausalLM, Qwen3Config(**SIZES, head_dim=16, tie_word_embeddings=True)),
+    "qwen3_of_vllm": (Qwen3ForCausalLM, Qwen3Config(**SIZES, head_dim=32, tie_word_embeddings=True)),  # on a CPU
     "qwen2": (Qwen2ForCausalLM, Qwen2Config(**SIZES, tie_word_embeddings=False)),
     "llama": (LlamaForCausalLM, LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True, rope_parameters=LLAMA3_ROPE)),
     "mistral": (MistralForCausalLM, MistralConfig(**SIZES, sliding_window=None, tie_word_embeddings=False)),

@@ -3,6 +3,7 @@ written."""
 
 import asyncio
 import copy
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,12 +31,13 @@ from tests.rollout.tiny_models import tiny_model
 
 PROMPTS = [[10 + index, 3, 5, index % 60] for index in range(20)]
 END = 1
+ARCHITECTURE = os.environ.get("TINY_ARCHITECTURE", "qwen3")
 
 
 def server_model(*, is_adapted):
     """The structure of the token server's, with adapters its weights, too."""
     lora = LoraAdapter(type="lora", r=2, alpha=4, dropout=0.0, target_modules=["q_proj", "down_proj"])
-    return add_lora(tiny_model("qwen3", seed=99), lora, seed=1) if is_adapted else tiny_model("qwen3", seed=1)
+    return add_lora(tiny_model(ARCHITECTURE, seed=99), lora, seed=1) if is_adapted else tiny_model(ARCHITECTURE, seed=1)
 
 
 class ServedWords:
@@ -45,7 +47,7 @@ class ServedWords:
     is_elsewhere = True
 
     def __init__(self, model):
-        self._model, self._engine, self._shape = model, None, tiny_model("qwen3")
+        self._model, self._engine, self._shape = model, None, tiny_model(ARCHITECTURE)
 
     def refresh(self):
         if self._engine is None:
