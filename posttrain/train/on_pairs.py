@@ -33,6 +33,7 @@ from posttrain.train.pair_training import (
     pair_dataset,
 )
 from posttrain.train.policy_params import DpoParams, KtoParams, OrpoParams, PairParams, TrainPolicyParams
+from posttrain.train.preference_pairs import NO_PAIRS
 from posttrain.train.resumable_trainer import TrainingRun
 
 
@@ -49,8 +50,8 @@ def learn_from_pairs(
 ) -> None:
     """Train `model` in place; the chosen episode of a pair becomes likelier than the rejected.
     `verdicts` are learnt by KTO alone."""
-    if not pairs and not isinstance(algorithm, KtoParams):
-        raise DataError(f"{algorithm.type} learns from pairs, and there are thumbs alone: kto learns from these")
+    if not pairs and not (isinstance(algorithm, KtoParams) and verdicts):
+        raise DataError(f"{algorithm.type} learns from pairs: {NO_PAIRS}; kto learns from thumbs alone")
     thumbs = [one for one in verdicts if one.is_desirable is not None]
     if isinstance(algorithm, KtoParams) and any(one.said.source == "sampled" for one in thumbs):
         pairs = [pair for pair in pairs if pair.said.source != "sampled"]

@@ -4,12 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from posttrain.models.codec import ChatCodec
-from posttrain.runtime.exits import DataError
 from posttrain.train.on_pairs import learn_from_pairs
 from posttrain.train.online.learning import PolicyInputs, learn_by_rejection_sampling, learn_online
 from posttrain.train.online.params import OnlineParams
 from posttrain.train.policy_params import Phase, TrainPolicyParams
-from posttrain.train.preference_pairs import NO_PAIRS
 from posttrain.train.rejection_sampling.params import RejectionSamplingParams
 from posttrain.train.resumable_trainer import TrainingRun, open_part
 from posttrain.types import ScoredEpisode
@@ -30,10 +28,7 @@ def learn_policy(
             case RejectionSamplingParams():
                 learnt.extend(learn_by_rejection_sampling(model, codec, inputs, algorithm, run=run, **how))
             case _:
-                pairs, verdicts = inputs.pairs(), inputs.verdicts()
-                if not pairs and not verdicts:
-                    raise DataError(NO_PAIRS)
-                learn_from_pairs(model, codec, pairs, algorithm, verdicts, run=run, **how)
+                learn_from_pairs(model, codec, inputs.pairs(), algorithm, inputs.verdicts(), run=run, **how)
 
     match list(params.phases.values()):
         case [only]:

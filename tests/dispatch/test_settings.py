@@ -154,9 +154,9 @@ def test_servers_take_gpus_from_the_processes_of_a_stage_that_plays():
     variables = {"POSTTRAIN_VLLM_SERVERS": "4", "POSTTRAIN_LAUNCH": LAUNCH, "POSTTRAIN_PROCESSES": "4"}
     assert found.environment_of("train_policy") == variables
     assert found.environment_of("evaluate") == {"POSTTRAIN_VLLM_SERVERS": "1"}
-    found = settings(train_policy={"gpus": 2, "servers": 2, "colocated": True, "launch": LAUNCH})
+    shared = settings(train_policy={"gpus": 2, "servers": 2, "colocated": True, "launch": LAUNCH})
     variables = {"POSTTRAIN_VLLM_SERVERS": "2", "POSTTRAIN_VLLM_COLOCATED": "1", "POSTTRAIN_PROCESSES": "2"}
-    assert found.environment_of("train_policy") == {**variables, "POSTTRAIN_LAUNCH": LAUNCH}
+    assert shared.environment_of("train_policy") == {**variables, "POSTTRAIN_LAUNCH": LAUNCH}
     assert found.resources_of("train_policy").gpus == 8
 
 
