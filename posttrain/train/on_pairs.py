@@ -51,7 +51,8 @@ def learn_from_pairs(
     """Train `model` in place; the chosen episode of a pair becomes likelier than the rejected.
     `verdicts` are learnt by KTO alone."""
     if not pairs and not (isinstance(algorithm, KtoParams) and verdicts):
-        raise DataError(f"{algorithm.type} learns from pairs: {NO_PAIRS}; kto learns from thumbs alone")
+        thumbs_alone = "where there are thumbs alone, kto learns from these"
+        raise DataError(f"{algorithm.type} learns from pairs: {NO_PAIRS}; {thumbs_alone}")
     thumbs = [one for one in verdicts if one.is_desirable is not None]
     if isinstance(algorithm, KtoParams) and any(one.said.source == "sampled" for one in thumbs):
         pairs = [pair for pair in pairs if pair.said.source != "sampled"]

@@ -373,7 +373,7 @@ def test_kto_learns_from_thumbs_alone_and_nothing_else_does(trained, content, tm
     assert (imported["num_thumbs_up"], imported["num_thumbs_down"], imported["num_people"]) == (2, 4, 1)
     assert reward_model == {"num_pairs": 0, "num_held_out_pairs": 0}
     assert len(steps) == 2
-    with pytest.raises(DataError, match="kto learns from thumbs alone"):
+    with pytest.raises(DataError, match="kto learns from these"):
         run_on_feedback(*how, source, "dpo")
     with pytest.raises(DataError, match="no pairs"):
         run_on_feedback(*how, source, "kto", {"algorithm": ONLINE, "reward_model_weight": 0.1})
