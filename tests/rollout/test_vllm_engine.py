@@ -120,7 +120,7 @@ def test_a_server_that_is_lost_while_weights_are_sent_holds_up_no_other_and_gets
     loads = servers[1].num_loads
     servers[1].mood = mood
     if mood == "dead":
-        servers[1].stop()
+        servers.pop().stop()
     with torch.no_grad():
         model.lm_head.weight.mul_(1.3)
     engine.refresh_weights()
