@@ -1,6 +1,7 @@
 """`posttrain plan --gpu`: the memory that each stage takes, and what to change where a card has too
 little."""
 
+import gc
 import json
 import os
 import warnings
@@ -26,6 +27,7 @@ def memory_table(
 ) -> str:
     """Memory of each stage by part, of several processes in the first, and the changes that make
     all fit."""
+    gc.disable()  # a tenth of the seconds of a process that ends with this
     from posttrain.memory_estimate.advice import plan_for_card
     from posttrain.memory_estimate.model import model_config
     from posttrain.memory_estimate.processes import LAUNCHED, server_memory
