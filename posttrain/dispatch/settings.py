@@ -156,8 +156,8 @@ class DispatchSettings(_Section):
             raise ValueError(f"{stage} has servers, and plays no episodes; those that do are {', '.join(PLAYING)}")
         if servers + (not found.get("colocated")) > found.get("gpus", 0):
             raise ValueError(
-                f"{stage} has {servers} servers and {found.get('gpus', 0)} gpus: each server takes a GPU, and the "
-                "stage needs one besides, unless colocated is true"
+                f"{stage} has {servers} servers and {found.get('gpus', 0)} gpus: each server takes a GPU"
+                f"{'' if found.get('colocated') else ', and the stage needs one besides, unless colocated is true'}"
             )
         if found.get("nodes", 1) > 1:
             raise ValueError(

@@ -19,6 +19,7 @@ from posttrain.report.arms import DIGEST_CHARS, Arm, Arms, PolicyResult, Trainin
 from posttrain.report.knobs import parse_knobs
 from posttrain.report.run_reader import Measure, held_out_outcomes, parse_results, read_object
 from posttrain.runtime.exits import DataError
+from posttrain.runtime.knob_errors import why_unread
 from posttrain.tracking.metrics_log import MetricValue, read_metrics
 from posttrain.train.policy_inputs import EARLIER_RUN
 
@@ -93,7 +94,8 @@ def read_arms(file: Path) -> dict[str, Arm]:
         return {}
     except (OSError, ValidationError) as error:
         raise DataError(
-            f"{file} holds no records of an experiment ({error}): take it from git, or delete it to begin anew"
+            f"{file} holds no records of an experiment: take it from git, or delete it to begin anew: "
+            f"{why_unread(error, Arms)}"
         ) from error
 
 

@@ -22,8 +22,8 @@ from posttrain.rewards.params import RewardParams
 from posttrain.rewards.total import RuleReward, load_reward
 from posttrain.rollout.params import AgentParams
 from posttrain.runtime.exits import ConfigurationError
+from posttrain.runtime.knob_errors import why_unread
 from posttrain.runtime.knobs import Section
-from posttrain.runtime.limits import reason
 from posttrain.types import Message, Split, Task
 from posttrain.worlds.catalog import World, score_names, tasks_of
 from posttrain.worlds.protocol import Domain
@@ -90,8 +90,8 @@ def load_exported(folder: Path) -> ExportedWorld:
         knobs = WorldKnobs.model_validate(content)
     except (OSError, ValidationError) as error:
         raise ConfigurationError(
-            f"{folder / PARAMS} has no world with its agent and reward ({reason(error)}): `posttrain export-env` "
-            "writes one"
+            f"{folder / PARAMS} has no world with its agent and reward; `posttrain export-env` writes one: "
+            f"{why_unread(error, WorldKnobs)}"
         ) from error
     domain = domain_of(knobs.world)
     return ExportedWorld(knobs, domain, load_reward(knobs.reward, score_names(domain)))
