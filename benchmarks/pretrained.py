@@ -104,12 +104,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int)
     parser.add_argument("--wordings", type=int, default=1, help="world.num_wordings, with --seed")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="model.dtype, with --seed")
+    parser.add_argument("--steps", type=int, default=KNOBS["train_sft.max_steps"], help="of SFT, with --seed")
     given = parser.parse_args()
+    own: dict[str, Any] = {"num_wordings": given.wordings, "dtype": given.dtype, "num_steps": given.steps}
     if given.seed is not None:
-        add_seed(given.seed, num_wordings=given.wordings, dtype=given.dtype)
+        add_seed(given.seed, **own)
         return
-    if (given.wordings, given.dtype) != (1, "float32"):
-        parser.error("--wordings and --dtype come with --seed: the whole graph is run with one wording, in float32")
+    if any(parser.get_default(name) != getattr(given, name) for name in ("wordings", "dtype", "steps")):
+        parser.error("--wordings, --dtype and --steps come with --seed: the whole graph is run with the defaults")
     commit = _prepared(TREE, KNOBS)
     began = time.time()
     subprocess.run(["dvc", "repro"], cwd=TREE, env=environment_of(TREE), check=True)
@@ -121,12 +123,17 @@ def main() -> None:
     print(f"models and traces: {TREE.relative_to(REPOSITORY)}; reports/pretrained.json")
 
 
-def add_seed(seed: int, *, num_wordings: int, dtype: str) -> None:
+def add_seed(seed: int, *, num_wordings: int, dtype: str, num_steps: int) -> None:
     """The SFT model by another `seed` of all that is drawn (demonstrations, order, adapters), on
     the tasks of the first."""
-    name = f"{seed}, wordings {num_wordings}, {dtype}"
-    tree = TREE.with_name(f"{TREE.name}-{seed}-{num_wordings}-{dtype}")
-    own = {"seed": seed, "world.num_wordings": num_wordings, "model": KNOBS["model"] | {"dtype": dtype}}
+    name = f"{seed}, wordings {num_wordings}, {num_steps} steps, {dtype}"
+    tree = TREE.with_name(f"{TREE.name}-{seed}-{num_wordings}-{num_steps}-{dtype}")
+    own = {
+        "seed": seed,
+        "world.num_wordings": num_wordings,
+        "model": KNOBS["model"] | {"dtype": dtype},
+        "train_sft.max_steps": num_steps,
+    }
     commit = _prepared(tree, KNOBS | own)
     subprocess.run(["dvc", "repro", "train_sft"], cwd=tree, env=environment_of(tree), check=True)
     params = load_params(tree / "params.yaml")
