@@ -79,7 +79,7 @@ KNOBS: dict[str, Any] = {
     "train_sft.batch_size": 8,
     "train_sft.lr": 1.0e-3,
     "train_sft.optimizer": "adamw",
-    "train_sft.eval_every_steps": 32,
+    "train_sft.eval_every_steps": 64,
     "sample_preferences.num_tasks": 16,
     "sample_preferences.num_samples": 4,
     "train_reward_model.max_steps": 4,
