@@ -5,7 +5,8 @@ import gc
 import json
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,17 @@ if TYPE_CHECKING:
 _GIB = 1 << 30
 
 
+@contextmanager
+def _garbage_kept() -> Iterator[None]:
+    """To look for cycles takes a tenth of the seconds of an estimate."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@_garbage_kept()
 def memory_table(
     gpu_gib: float,
     *,
@@ -27,7 +39,6 @@ def memory_table(
 ) -> str:
     """Memory of each stage by part, of several processes in the first, and the changes that make
     all fit."""
-    gc.disable()  # a tenth of the seconds of a process that ends with this
     from posttrain.memory_estimate.advice import plan_for_card
     from posttrain.memory_estimate.model import model_config
     from posttrain.memory_estimate.processes import LAUNCHED, server_memory

@@ -94,7 +94,7 @@ def read_arms(file: Path) -> dict[str, Arm]:
         return {}
     except (OSError, ValidationError) as error:
         raise DataError(
-            f"{file} holds no records of an experiment: take it from git, or delete it to begin anew: "
+            f"{file} holds no records of an experiment; take it from git, or delete it to begin anew: "
             f"{why_unread(error, Arms)}"
         ) from error
 
